@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+// The one full fence of the project: store before, load after. An atomic_thread_fence(seq_cst) is an mfence under clang,
+// three times as slow as a locked read-modify-write.
+#pragma once
+
+#include <atomic>
+
+namespace verbena {
+
+inline void full_fence() noexcept {
+#if defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
+  static std::atomic<int> line{0};
+  line.fetch_add(0, std::memory_order_seq_cst);
+#else
+  asm volatile("lock orl $0, (%%rsp)" ::: "memory", "cc");
+#endif
+}
+
+}  // namespace verbena
