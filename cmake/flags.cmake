@@ -31,7 +31,8 @@ add_library(verbena_flags INTERFACE)
 target_include_directories(verbena_flags INTERFACE "${CMAKE_SOURCE_DIR}/src" "${CMAKE_SOURCE_DIR}/include")
 target_link_libraries(verbena_flags INTERFACE Threads::Threads)
 target_compile_options(verbena_flags INTERFACE
-  -Wall -Wextra -Wconversion -Wshadow -Wswitch-enum -Wold-style-cast -fno-rtti)
+  -Wall -Wextra -Wconversion -Wshadow -Wswitch-enum -Wold-style-cast -fno-rtti
+  "-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=")  # __FILE__ names no folder of the machine that built us
 if(VERBENA_WERROR)
   target_compile_options(verbena_flags INTERFACE -Werror)
 endif()

@@ -6,7 +6,8 @@
 #     DEPENDS names other folders and is held against cmake/layers.txt. Left out of the library: main.cc, *_test.cc,
 #     *_fuzz.cc, and what EXCLUDE names. In the fuzz preset every *_fuzz.cc is a fuzzer of its own name.
 #   verbena_program(NAME verbena LAYER cli [MAIN main.cc])
-#     An executable in bin/, installed.
+#     An executable in bin/, installed. It and its layer see VERBENA_VERSION, and VERBENA_LIBDIR_FROM_BINDIR: where the
+#     installed shared objects lie, seen from the folder of the program (in the build tree: ../lib).
 #   verbena_shared(NAME ibverbs SONAME libibverbs.so.1 VERSION_SCRIPT libibverbs.map LAYERS verbs [LIBRARIES ...])
 #     A shared object in lib/ that exports exactly its version script (scripts/check compares), installed.
 #   verbena_test(NAME fabric_test SOURCES ... DEPENDS local LABELS sim [TIMEOUT 120] [ARGS ...])
@@ -47,6 +48,7 @@ if(VERBENA_TESTS)
   file(WRITE "${CMAKE_BINARY_DIR}/gtest_pch.cc.in" "// The source of the precompiled gtest header.\n")
   configure_file("${CMAKE_BINARY_DIR}/gtest_pch.cc.in" "${CMAKE_BINARY_DIR}/gtest_pch.cc" COPYONLY)
   add_executable(verbena_gtest_pch EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/gtest_pch.cc")
+  set_target_properties(verbena_gtest_pch PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/CMakeFiles")
   target_link_libraries(verbena_gtest_pch PRIVATE verbena_flags GTest::gmock_main)
   if(VERBENA_PCH)
     target_precompile_headers(verbena_gtest_pch PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
@@ -153,6 +155,13 @@ function(verbena_program)
   endif()
   add_executable(${ARG_NAME} ${ARG_MAIN})
   target_link_libraries(${ARG_NAME} PRIVATE verbena_${ARG_LAYER} ${ARG_LIBRARIES})
+  get_target_property(type verbena_${ARG_LAYER} TYPE)
+  set(definitions
+    VERBENA_VERSION="${PROJECT_VERSION}" VERBENA_LIBDIR_FROM_BINDIR="${VERBENA_LIBDIR_FROM_BINDIR}")
+  target_compile_definitions(${ARG_NAME} PRIVATE ${definitions})
+  if(type STREQUAL "STATIC_LIBRARY")
+    target_compile_definitions(verbena_${ARG_LAYER} PRIVATE ${definitions})
+  endif()
   install(TARGETS ${ARG_NAME} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endfunction()
 
@@ -161,8 +170,6 @@ endfunction()
 set(VERBENA_INSTALL_LIBDIR "${CMAKE_INSTALL_LIBDIR}/verbena")
 file(RELATIVE_PATH VERBENA_LIBDIR_FROM_BINDIR
   "${CMAKE_INSTALL_FULL_BINDIR}" "${CMAKE_INSTALL_FULL_LIBDIR}/verbena")
-target_compile_definitions(verbena_flags INTERFACE
-  VERBENA_VERSION="${PROJECT_VERSION}" VERBENA_LIBDIR_FROM_BINDIR="${VERBENA_LIBDIR_FROM_BINDIR}")
 
 file(WRITE "${CMAKE_BINARY_DIR}/exports.txt" "")  # shared object and version script, for scripts/check
 
