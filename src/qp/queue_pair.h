@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+// A queue pair: its state, its attributes, its two queues and the two halves of its meaning. Guarded by its lock; never
+// two of these locks at once.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "qp/carrier.h"
+#include "qp/responder.h"
+#include "qp/send_window.h"
+#include "qp/state.h"
+
+namespace verbena::qp {
+
+// Affiliated asynchronous events (11.6.3).
+enum class QpEvent : std::uint8_t {
+  kFatal,
+  kRequestError,
+  kAccessError,
+  kCommunicationEstablished,
+  kSendQueueDrained,
+  kLastReceiveReached,  // a queue pair with a shared receive queue is in ERR and takes no more of its receives
+};
+
+class QpEvents {
+ public:
+  // With the queue pair's lock held: only note it, and tell the program later or from a queue.
+  virtual void qp_event(QpNum qp, QpEvent event) = 0;
+
+ protected:
+  ~QpEvents() = default;
+};
+
+struct QpConfig {
+  QpType type = QpType::kRc;
+  QpNum number;
+  PdId pd;
+  PdId receive_pd;                               // of the shared receive queue, or pd
+  bool signal_all = false;
+  std::uint32_t send_depth = 1;
+  std::uint32_t send_sge_max = 1;
+  std::uint32_t inline_max = 0;
+  std::uint32_t receive_depth = 1;
+  std::uint32_t receive_sge_max = 1;
+  queues::CompletionQueue* send_completions = nullptr;     // borrowed
+  queues::CompletionQueue* receive_completions = nullptr;
+  queues::ReceiveQueue* shared_receives = nullptr;         // borrowed; null: it has its own
+  memory::RegionTable* regions = nullptr;
+  QpEvents* events = nullptr;
+};
+
+enum class PostError : std::uint8_t { kWrongState, kFull, kTooManySges, kInlineTooLong, kBadOpcode, kTooLong };
+
+// A work request as a program posts it.
+struct SendRequest {
+  std::uint64_t wr_id = 0;
+  queues::SendOpcode opcode = queues::SendOpcode::kSend;
+  std::uint8_t flags = 0;             // queues::SendFlag
+  std::uint32_t immediate = 0;
+  std::uint64_t remote_address = 0;
+  MemoryKey remote_key;
+  std::uint64_t compare_add = 0;
+  std::uint64_t swap = 0;
+  std::uint32_t address_handle = 0;
+  QpNum remote_qp;
+  std::uint32_t remote_qkey = 0;
+  std::span<const Sge> sges;                          // unless inline_data is used; with kInline they are copied now
+};
+
+class QueuePair final : SendWindow::Owner, Responder::Owner {
+ public:
+  explicit QueuePair(const QpConfig& config);
+
+  Mutex& lock() { return lock_; }
+
+  // All below: with the lock held.
+  // Checks the move and the attributes, then acts: start, drain, flush, reset. The carrier is the owner's business: it
+  // looks at state() afterwards.
+  Result<void, ModifyError> modify(const QpAttributes& wanted, std::uint32_t mask);
+  QpState state() const { return attributes_.state; }
+  const QpAttributes& attributes() const { return attributes_; }
+  const QpConfig& config() const { return config_; }
+
+  Result<void, PostError> post_send(const SendRequest& request);
+  // Not with the lock: a receive queue has its own. kWrongState in RESET.
+  Result<void, PostError> post_receive(std::uint64_t wr_id, std::span<const Sge> sges);
+
+  SendWindow& window() { return window_; }
+  Responder& responder() { return responder_; }
+  queues::SendQueue& send_queue() { return send_queue_; }
+
+  // Something unforeseen (the completion queue overran, the carrier broke): ERR with the event.
+  void fail(QpEvent event);
+
+ private:
+  void window_failed(WindowFault fault) override;
+  void window_drained() override;
+  void responder_failed(ResponderFault fault) override;
+  void communication_established() override;
+
+  Mutex lock_;
+  QpConfig config_;
+  QpAttributes attributes_;
+  queues::SendQueue send_queue_;
+  std::unique_ptr<queues::ReceiveQueue> own_receives_;
+  SendWindow window_;
+  Responder responder_;
+};
+
+}  // namespace verbena::qp
