@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Assertions: a failed one is a bug of ours, never a peer's or a program's mistake. They stay on in release.
+// Assertions: a failed one is a bug of ours, never a peer's or a program's mistake. They stay on in
+// release.
 #pragma once
 
 namespace verbena {

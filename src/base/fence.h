@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The one full fence of the project: store before, load after. An atomic_thread_fence(seq_cst) is an mfence under clang,
-// three times as slow as a locked read-modify-write.
+// The one full fence of the project: store before, load after. An atomic_thread_fence(seq_cst) is
+// an mfence under clang, three times as slow as a locked read-modify-write.
 #pragma once
 
 #include <atomic>

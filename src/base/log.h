@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The log: one line an event on standard error, nothing at all unless VERBENA_LOG asks (error, warn, info, debug). An
-// error is logged once, where it is first known.
+// The log: one line an event on standard error, nothing at all unless VERBENA_LOG asks (error,
+// warn, info, debug). An error is logged once, where it is first known.
 #pragma once
 
 #include <cstdint>
@@ -16,10 +16,10 @@ LogLevel log_level() noexcept;
 
 }  // namespace verbena
 
-#define VERBENA_LOG(level, ...)                                        \
-  do {                                                                 \
-    if ((level) <= ::verbena::log_level()) [[unlikely]]                \
-      ::verbena::log_line(level, __VA_ARGS__);                         \
+#define VERBENA_LOG(level, ...)                         \
+  do {                                                  \
+    if ((level) <= ::verbena::log_level()) [[unlikely]] \
+      ::verbena::log_line(level, __VA_ARGS__);          \
   } while (false)
 #define LOG_ERROR(...) VERBENA_LOG(::verbena::LogLevel::kError, __VA_ARGS__)
 #define LOG_WARN(...) VERBENA_LOG(::verbena::LogLevel::kWarn, __VA_ARGS__)

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A mutex of four bytes for the data path: taken and released with one exchange when nobody else wants it, spins a
-// little (the holder is usually done within a microsecond), then sleeps in the kernel. Usable with std::lock_guard and
-// std::unique_lock. Not recursive. Process-private.
+// A mutex of four bytes for the data path: taken and released with one exchange when nobody else
+// wants it, spins a little (the holder is usually done within a microsecond), then sleeps in the
+// kernel. Usable with std::lock_guard and std::unique_lock. Not recursive. Process-private.
 #pragma once
 
 #include <atomic>

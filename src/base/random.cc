@@ -19,7 +19,8 @@ std::uint64_t KernelRandom::next() {
     VERBENA_ASSERT(got == static_cast<ssize_t>(sizeof words_));
     left_ = kWords;
   }
-  // A word is wiped when used, so that a later leak of this memory tells nothing about keys given out.
+  // A word is wiped when used, so that a later leak of this memory tells nothing about keys given
+  // out.
   const std::uint64_t word = words_[--left_];
   words_[left_] = 0;
   return word;

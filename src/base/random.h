@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// Randomness. Keys, queue pair numbers and nonces come from the kernel's generator, because peers must not guess them
-// (ReDMArk, USENIX Security 2021); tests and the simulator hand in a seeded one.
+// Randomness. Keys, queue pair numbers and nonces come from the kernel's generator, because peers
+// must not guess them (ReDMArk, USENIX Security 2021); tests and the simulator hand in a seeded
+// one.
 #pragma once
 
 #include <cstdint>

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Result: a value, or the reason why there is none. The alias goes when the compiler has std::expected.
+// Result: a value, or the reason why there is none. The alias goes when the compiler has
+// std::expected.
 #pragma once
 
 #include <tl/expected.hpp>

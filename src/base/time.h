@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Time as the engines see it: nanoseconds of a clock that only goes forward. Below nic/ time is a parameter, so that a
-// simulator can run everything on a clock of its own.
+// Time as the engines see it: nanoseconds of a clock that only goes forward. Below nic/ time is a
+// parameter, so that a simulator can run everything on a clock of its own.
 #pragma once
 
 #include <compare>

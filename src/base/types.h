@@ -14,7 +14,8 @@ struct SlotNumber {
 };
 inline constexpr std::uint16_t kSlotCount = 1024;
 
-// A queue pair number: 24 bits, `slot:10 | random:14`. 0 and 1 are the management queue pairs, 0xFFFFFF is multicast.
+// A queue pair number: 24 bits, `slot:10 | random:14`. 0 and 1 are the management queue pairs,
+// 0xFFFFFF is multicast.
 struct QpNum {
   std::uint32_t value = 0;
   static constexpr unsigned kSlotShift = 14;
@@ -43,14 +44,15 @@ struct PdId {
   friend constexpr auto operator<=>(PdId, PdId) = default;
 };
 
-// A GID: 16 bytes in network order, in the field an IPv6 address or an IPv4-mapped one (RoCEv2 annex A17).
+// A GID: 16 bytes in network order, in the field an IPv6 address or an IPv4-mapped one (RoCEv2
+// annex A17).
 struct Gid {
   std::uint8_t bytes[16] = {};
   friend constexpr auto operator<=>(const Gid&, const Gid&) = default;
 };
 
-// One piece of a program's memory in a work request (IBTA vol 1, 10.7.3). A length of 0 is 0 bytes here; what a program
-// means by 0 is settled at the C border.
+// One piece of a program's memory in a work request (IBTA vol 1, 10.7.3). A length of 0 is 0 bytes
+// here; what a program means by 0 is settled at the C border.
 struct Sge {
   std::uint64_t address = 0;
   std::uint32_t length = 0;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
-// A carrier takes the operations of one queue pair to its peer and brings the answers, and serves the peer's requests.
-// Called with the queue pair's lock held. It never blocks and never waits for the peer.
+// A carrier takes the operations of one queue pair to its peer and brings the answers, and serves
+// the peer's requests. Called with the queue pair's lock held. It never blocks and never waits for
+// the peer.
 #pragma once
 
 #include <cstddef>

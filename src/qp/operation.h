@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// What queue pairs and carriers say to each other: an operation on its way out, the answer to it, a message that comes
-// in, and the reasons to refuse one (IBTA vol 1, 9.9).
+// What queue pairs and carriers say to each other: an operation on its way out, the answer to it, a
+// message that comes in, and the reasons to refuse one (IBTA vol 1, 9.9).
 #pragma once
 
 #include <cstdint>
@@ -31,7 +31,14 @@ class OpIndex {
   std::uint32_t value_ = 0;
 };
 
-enum class OpKind : std::uint8_t { kSend, kWrite, kRead, kCompareSwap, kFetchAdd, kLocalInvalidate };
+enum class OpKind : std::uint8_t {
+  kSend,
+  kWrite,
+  kRead,
+  kCompareSwap,
+  kFetchAdd,
+  kLocalInvalidate
+};
 
 // One work request, as it was when the NIC fetched it. Good until the window was told its answer.
 struct Operation {
@@ -40,8 +47,8 @@ struct Operation {
   bool has_immediate = false;
   bool invalidates = false;
   bool is_solicited = false;
-  std::uint32_t immediate = 0;      // network order, or the key that the peer shall invalidate
-  std::uint64_t length = 0;         // bytes of payload (of the answer, for READ and atomics)
+  std::uint32_t immediate = 0;  // network order, or the key that the peer shall invalidate
+  std::uint64_t length = 0;     // bytes of payload (of the answer, for READ and atomics)
   std::uint64_t remote_address = 0;
   MemoryKey remote_key;
   std::uint64_t compare_add = 0;
@@ -52,7 +59,8 @@ struct Operation {
   std::uint32_t remote_qkey = 0;
 };
 
-// How an operation ended, as the carrier learnt it. kNotReady comes with the peer's RNR timer (9.7.5.2.8).
+// How an operation ended, as the carrier learnt it. kNotReady comes with the peer's RNR timer
+// (9.7.5.2.8).
 enum class Answer : std::uint8_t {
   kDone,
   kNotReady,
@@ -62,18 +70,15 @@ enum class Answer : std::uint8_t {
   kSilence,
 };
 
-// Why a responder does not do what was asked. The carrier tells the peer (RC) or drops the message (UC, UD).
+// Why a responder does not do what was asked. The carrier tells the peer (RC) or drops the message
+// (UC, UD).
 enum class Refusal : std::uint8_t { kNotReady, kInvalidRequest, kAccess, kOperation };
 constexpr Answer answer_of(Refusal refusal) {
   switch (refusal) {
-    case Refusal::kNotReady:
-      return Answer::kNotReady;
-    case Refusal::kInvalidRequest:
-      return Answer::kInvalidRequest;
-    case Refusal::kAccess:
-      return Answer::kAccess;
-    case Refusal::kOperation:
-      return Answer::kOperation;
+    case Refusal::kNotReady: return Answer::kNotReady;
+    case Refusal::kInvalidRequest: return Answer::kInvalidRequest;
+    case Refusal::kAccess: return Answer::kAccess;
+    case Refusal::kOperation: return Answer::kOperation;
   }
   return Answer::kOperation;
 }
@@ -83,9 +88,10 @@ struct Arrived {
   bool has_immediate = false;
   bool invalidates = false;
   bool is_solicited = false;
-  std::uint32_t immediate = 0;   // network order, or the key to invalidate
-  QpNum source_qp;               // datagrams
-  bool has_grh = false;          // datagrams: the first 40 bytes of the receive hold it (or are left as they were)
+  std::uint32_t immediate = 0;  // network order, or the key to invalidate
+  QpNum source_qp;              // datagrams
+  bool has_grh =
+      false;  // datagrams: the first 40 bytes of the receive hold it (or are left as they were)
 };
 
 // The 5-bit RNR timer code and the 5-bit local ACK timeout as durations (9.7.5.2.8, 11.2.4.2).

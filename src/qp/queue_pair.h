@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// A queue pair: its state, its attributes, its two queues and the two halves of its meaning. Guarded by its lock; never
-// two of these locks at once.
+// A queue pair: its state, its attributes, its two queues and the two halves of its meaning.
+// Guarded by its lock; never two of these locks at once.
 #pragma once
 
 #include <cstdint>
@@ -23,7 +23,8 @@ enum class QpEvent : std::uint8_t {
   kAccessError,
   kCommunicationEstablished,
   kSendQueueDrained,
-  kLastReceiveReached,  // a queue pair with a shared receive queue is in ERR and takes no more of its receives
+  kLastReceiveReached,  // a queue pair with a shared receive queue is in ERR and takes no more of
+                        // its receives
 };
 
 class QpEvents {
@@ -39,27 +40,34 @@ struct QpConfig {
   QpType type = QpType::kRc;
   QpNum number;
   PdId pd;
-  PdId receive_pd;                               // of the shared receive queue, or pd
+  PdId receive_pd;  // of the shared receive queue, or pd
   bool signal_all = false;
   std::uint32_t send_depth = 1;
   std::uint32_t send_sge_max = 1;
   std::uint32_t inline_max = 0;
   std::uint32_t receive_depth = 1;
   std::uint32_t receive_sge_max = 1;
-  queues::CompletionQueue* send_completions = nullptr;     // borrowed
+  queues::CompletionQueue* send_completions = nullptr;  // borrowed
   queues::CompletionQueue* receive_completions = nullptr;
-  queues::ReceiveQueue* shared_receives = nullptr;         // borrowed; null: it has its own
+  queues::ReceiveQueue* shared_receives = nullptr;  // borrowed; null: it has its own
   memory::RegionTable* regions = nullptr;
   QpEvents* events = nullptr;
 };
 
-enum class PostError : std::uint8_t { kWrongState, kFull, kTooManySges, kInlineTooLong, kBadOpcode, kTooLong };
+enum class PostError : std::uint8_t {
+  kWrongState,
+  kFull,
+  kTooManySges,
+  kInlineTooLong,
+  kBadOpcode,
+  kTooLong
+};
 
 // A work request as a program posts it.
 struct SendRequest {
   std::uint64_t wr_id = 0;
   queues::SendOpcode opcode = queues::SendOpcode::kSend;
-  std::uint8_t flags = 0;             // queues::SendFlag
+  std::uint8_t flags = 0;  // queues::SendFlag
   std::uint32_t immediate = 0;
   std::uint64_t remote_address = 0;
   MemoryKey remote_key;
@@ -68,7 +76,7 @@ struct SendRequest {
   std::uint32_t address_handle = 0;
   QpNum remote_qp;
   std::uint32_t remote_qkey = 0;
-  std::span<const Sge> sges;                          // unless inline_data is used; with kInline they are copied now
+  std::span<const Sge> sges;  // unless inline_data is used; with kInline they are copied now
 };
 
 class QueuePair final : SendWindow::Owner, Responder::Owner {
@@ -78,8 +86,8 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   Mutex& lock() { return lock_; }
 
   // All below: with the lock held.
-  // Checks the move and the attributes, then acts: start, drain, flush, reset. The carrier is the owner's business: it
-  // looks at state() afterwards.
+  // Checks the move and the attributes, then acts: start, drain, flush, reset. The carrier is the
+  // owner's business: it looks at state() afterwards.
   Result<void, ModifyError> modify(const QpAttributes& wanted, std::uint32_t mask);
   QpState state() const { return attributes_.state; }
   const QpAttributes& attributes() const { return attributes_; }

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The responder's half of a queue pair's meaning, the same for all carriers: which receive a message takes, the one
-// check of a remote request, invalidation, receive completions, and which error goes to which side
-// (IBTA vol 1, 9.7.4, 9.9.3, 10.7.3).
+// The responder's half of a queue pair's meaning, the same for all carriers: which receive a
+// message takes, the one check of a remote request, invalidation, receive completions, and which
+// error goes to which side (IBTA vol 1, 9.7.4, 9.9.3, 10.7.3).
 //
 // One message is being received at a time: begin, place its bytes as they come, finish.
 #pragma once
@@ -19,12 +19,13 @@
 
 namespace verbena::qp {
 
-// A fault that the responder's own queue pair suffers (9.9.3.1: RC responders go to the error state).
+// A fault that the responder's own queue pair suffers (9.9.3.1: RC responders go to the error
+// state).
 enum class ResponderFault : std::uint8_t {
-  kAccess,           // affiliated event: QP access error
-  kRequest,          // affiliated event: QP request error
-  kReceive,          // the receive itself completed in error; no event
-  kCompletionLost,   // the completion queue was full
+  kAccess,          // affiliated event: QP access error
+  kRequest,         // affiliated event: QP request error
+  kReceive,         // the receive itself completed in error; no event
+  kCompletionLost,  // the completion queue was full
 };
 
 class Responder {
@@ -41,20 +42,22 @@ class Responder {
     QpType type = QpType::kRc;
     QpNum qp;
     PdId pd;
-    queues::ReceiveQueue* queue = nullptr;   // its own, or a shared one
+    queues::ReceiveQueue* queue = nullptr;  // its own, or a shared one
     bool is_shared = false;
-    PdId receive_pd;                         // of the shared receive queue; else the same as pd
+    PdId receive_pd;  // of the shared receive queue; else the same as pd
     queues::CompletionQueue* completions = nullptr;
     memory::RegionTable* regions = nullptr;
     Owner* owner = nullptr;
   };
   explicit Responder(const Config& config);
 
-  // -- for carriers; all answer kInvalidRequest in a state that does not receive ----------------------------------------
-  // A SEND of `length` bytes begins: takes a receive. kNotReady: there is none (RC: RNR NAK; UC, UD: drop it).
-  // Datagrams: `length` without the 40 bytes of the GRH; the QKey was checked by datagram_allowed.
+  // -- for carriers; all answer kInvalidRequest in a state that does not receive
+  // A SEND of `length` bytes begins: takes a receive. kNotReady: there is none (RC: RNR NAK; UC,
+  // UD: drop it). Datagrams: `length` without the 40 bytes of the GRH; the QKey was checked by
+  // datagram_allowed.
   Result<void, Refusal> begin_receive(std::uint64_t length);
-  // The next bytes of it. `offset` counts from the first byte of the message (datagrams: byte 0 is after the GRH).
+  // The next bytes of it. `offset` counts from the first byte of the message (datagrams: byte 0 is
+  // after the GRH).
   Result<void, Refusal> place(std::uint64_t offset, std::span<const std::byte> bytes);
   // Datagrams: the 40 bytes before the payload.
   Result<void, Refusal> place_grh(std::span<const std::byte> grh);
@@ -63,15 +66,18 @@ class Responder {
 
   // A WRITE of `length` bytes begins: the whole range is checked. A length of 0 is not (9.7.4.1.2).
   Result<void, Refusal> begin_write(MemoryKey key, std::uint64_t address, std::uint64_t length);
-  Result<void, Refusal> write(MemoryKey key, std::uint64_t address, std::span<const std::byte> bytes);
-  // WRITE with immediate: a receive is taken and completed, its SGEs are not used. kNotReady as for SEND: the carrier
-  // asks before the first byte is written? No: IBTA takes it with the last packet; a retry repeats the whole WRITE.
+  Result<void, Refusal> write(MemoryKey key, std::uint64_t address,
+                              std::span<const std::byte> bytes);
+  // WRITE with immediate: a receive is taken and completed, its SGEs are not used. kNotReady as for
+  // SEND: the carrier asks before the first byte is written? No: IBTA takes it with the last
+  // packet; a retry repeats the whole WRITE.
   Result<void, Refusal> finish_write_with_immediate(std::uint64_t length, const Arrived& arrived);
 
   Result<void, Refusal> begin_read(MemoryKey key, std::uint64_t address, std::uint64_t length);
   Result<void, Refusal> read(MemoryKey key, std::uint64_t address, std::span<std::byte> to);
   // The value before. Misaligned: kInvalidRequest.
-  Result<std::uint64_t, Refusal> atomic(MemoryKey key, std::uint64_t address, memory::AtomicRequest request);
+  Result<std::uint64_t, Refusal> atomic(MemoryKey key, std::uint64_t address,
+                                        memory::AtomicRequest request);
 
   // Datagrams: whether the QKey fits (10.2.5). A wrong one is dropped in silence and counted.
   bool datagram_allowed(std::uint32_t qkey) const;
@@ -79,7 +85,7 @@ class Responder {
   std::uint8_t rnr_timer() const;  // the code to send with kNotReady
   bool is_receiving() const;       // in RTR, RTS, SQD, SQE
 
-  // -- for the queue pair --------------------------------------------------------------------------------------------
+  // -- for the queue pair
   void start(const QpAttributes& attributes);  // RTR, or changed attributes
   // ERR: the message in progress and (unless shared) everything posted completes as flushed.
   void flush();

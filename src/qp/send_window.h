@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: MIT
-// The requester's half of a queue pair's meaning, the same for all carriers: the order of the send queue, fences, the
-// limit of outstanding READs, RNR and retry counters, completions and flush (IBTA vol 1, 10.8, 9.7.5, 10.7.3).
+// The requester's half of a queue pair's meaning, the same for all carriers: the order of the send
+// queue, fences, the limit of outstanding READs, RNR and retry counters, completions and flush
+// (IBTA vol 1, 10.8, 9.7.5, 10.7.3).
 //
-// A carrier takes operations with next()/issued(), moves them, and reports with answered(). Operations complete in the
-// order in which they were posted. Going back (RNR, silence) means that next() offers an operation again.
+// A carrier takes operations with next()/issued(), moves them, and reports with answered().
+// Operations complete in the order in which they were posted. Going back (RNR, silence) means that
+// next() offers an operation again.
 #pragma once
 
 #include <cstdint>
@@ -24,7 +26,7 @@ namespace verbena::qp {
 // Why a queue pair has to stop, for whoever owns it.
 enum class WindowFault : std::uint8_t {
   kCompletionLost,  // the completion queue was full
-  kFailed,          // an operation failed: the queue pair goes to its error state (RC: ERR; UC, UD: SQE)
+  kFailed,  // an operation failed: the queue pair goes to its error state (RC: ERR; UC, UD: SQE)
 };
 
 class SendWindow {
@@ -52,38 +54,43 @@ class SendWindow {
   };
   explicit SendWindow(const Config& config);
 
-  // -- for carriers --------------------------------------------------------------------------------------------------
-  // The next operation to send, or null: nothing posted, not in a state that sends, a fence, too many READs
-  // outstanding, the window is full, or an RNR timer runs. The same one until issued().
+  // -- for carriers
+  // The next operation to send, or null: nothing posted, not in a state that sends, a fence, too
+  // many READs outstanding, the window is full, or an RNR timer runs. The same one until issued().
   const Operation* next(Instant now);
   // The whole of next() is on its way.
   void issued(Instant now);
-  // All operations up to `upto` are done (kDone); or those before it are and it had this answer. Answers to operations
-  // that are not outstanding are ignored (late, duplicate). `rnr_timer` goes with kNotReady.
+  // All operations up to `upto` are done (kDone); or those before it are and it had this answer.
+  // Answers to operations that are not outstanding are ignored (late, duplicate). `rnr_timer` goes
+  // with kNotReady.
   void answered(OpIndex upto, Answer answer, Instant now, std::uint8_t rnr_timer = 0);
-  // The peer is gone for good: what is outstanding ends as retry exceeded, whatever the counters say (see peer death,
-  // architecture section 3), also where nothing was issued yet but something is posted.
+  // The peer is gone for good: what is outstanding ends as retry exceeded, whatever the counters
+  // say (see peer death, architecture section 3), also where nothing was issued yet but something
+  // is posted.
   void peer_lost(Instant now);
 
-  // Payload of an outstanding operation: from its SGEs or inline bytes into `to`, starting at `offset`. A refusal has
-  // already ended the operation (local protection) in order; the carrier drops what it sent of it.
-  Result<void, memory::RegionRefusal> gather(OpIndex op, std::uint64_t offset, std::span<std::byte> to);
+  // Payload of an outstanding operation: from its SGEs or inline bytes into `to`, starting at
+  // `offset`. A refusal has already ended the operation (local protection) in order; the carrier
+  // drops what it sent of it.
+  Result<void, memory::RegionRefusal> gather(OpIndex op, std::uint64_t offset,
+                                             std::span<std::byte> to);
   // The answer of a READ or an atomic into the operation's SGEs.
-  Result<void, memory::RegionRefusal> scatter(OpIndex op, std::uint64_t offset, std::span<const std::byte> from);
+  Result<void, memory::RegionRefusal> scatter(OpIndex op, std::uint64_t offset,
+                                              std::span<const std::byte> from);
   // The SGEs of an outstanding operation (for carriers that hand references over).
   std::span<const Sge> sges(OpIndex op) const;
 
-  bool has_outstanding() const;             // issued and not answered
-  OpIndex oldest() const;                   // the first one not answered; meaningful if has_work()
-  bool has_work() const;                    // outstanding, or next() may have something now or later
+  bool has_outstanding() const;  // issued and not answered
+  OpIndex oldest() const;        // the first one not answered; meaningful if has_work()
+  bool has_work() const;         // outstanding, or next() may have something now or later
   const Operation* outstanding(OpIndex op) const;
-  std::optional<Instant> resume_at() const; // an RNR timer runs until then
+  std::optional<Instant> resume_at() const;  // an RNR timer runs until then
 
-  // -- for the queue pair --------------------------------------------------------------------------------------------
-  void start(const QpAttributes& attributes);   // RTS, or new attributes in RTS and SQD
-  void stop_new();                              // SQD: no new operations
-  void flush();                                 // ERR, SQE: everything posted ends as flushed, also what is posted later
-  void reset();                                 // RESET: everything is forgotten
+  // -- for the queue pair
+  void start(const QpAttributes& attributes);  // RTS, or new attributes in RTS and SQD
+  void stop_new();                             // SQD: no new operations
+  void flush();  // ERR, SQE: everything posted ends as flushed, also what is posted later
+  void reset();  // RESET: everything is forgotten
   bool accepts_posts() const;
 
  private:

@@ -20,8 +20,8 @@ enum class QpState : std::uint8_t {
   kInit = 1,
   kReadyToReceive = 2,
   kReadyToSend = 3,
-  kDrained = 4,     // SQD
-  kSendError = 5,   // SQE
+  kDrained = 4,    // SQD
+  kSendError = 5,  // SQE
   kError = 6,
 };
 
@@ -40,11 +40,11 @@ enum AttributeMask : std::uint32_t {
   kRetryCount = 1 << 10,
   kRnrRetry = 1 << 11,
   kReceivePsn = 1 << 12,
-  kReadsOutMax = 1 << 13,       // max_rd_atomic
+  kReadsOutMax = 1 << 13,  // max_rd_atomic
   kAlternatePath = 1 << 14,
   kRnrTimer = 1 << 15,
   kSendPsn = 1 << 16,
-  kReadsInMax = 1 << 17,        // max_dest_rd_atomic
+  kReadsInMax = 1 << 17,  // max_dest_rd_atomic
   kPathMigration = 1 << 18,
   kCapabilities = 1 << 19,
   kDestinationQp = 1 << 20,
@@ -93,33 +93,28 @@ constexpr bool may_move(QpState from, QpState to) {
   if (to == QpState::kReset) return true;
   if (to == QpState::kError) return from != QpState::kReset;
   switch (from) {
-    case QpState::kReset:
-      return to == QpState::kInit;
-    case QpState::kInit:
-      return to == QpState::kInit || to == QpState::kReadyToReceive;
-    case QpState::kReadyToReceive:
-      return to == QpState::kReadyToSend;
-    case QpState::kReadyToSend:
-      return to == QpState::kReadyToSend || to == QpState::kDrained;
-    case QpState::kDrained:
-      return to == QpState::kReadyToSend || to == QpState::kDrained;
-    case QpState::kSendError:
-      return to == QpState::kReadyToSend;
-    case QpState::kError:
-      return false;
+    case QpState::kReset: return to == QpState::kInit;
+    case QpState::kInit: return to == QpState::kInit || to == QpState::kReadyToReceive;
+    case QpState::kReadyToReceive: return to == QpState::kReadyToSend;
+    case QpState::kReadyToSend: return to == QpState::kReadyToSend || to == QpState::kDrained;
+    case QpState::kDrained: return to == QpState::kReadyToSend || to == QpState::kDrained;
+    case QpState::kSendError: return to == QpState::kReadyToSend;
+    case QpState::kError: return false;
   }
   return false;
 }
 static_assert(!may_move(QpState::kReset, QpState::kReadyToSend));
 
 enum class ModifyError : std::uint8_t {
-  kBadMove,          // no such transition
-  kMissing,          // a required attribute is not in the mask
-  kNotAllowed,       // an attribute that this transition does not take
-  kBadValue,         // out of range (PSN over 24 bits, path MTU, timers, reads over the limit, port)
+  kBadMove,     // no such transition
+  kMissing,     // a required attribute is not in the mask
+  kNotAllowed,  // an attribute that this transition does not take
+  kBadValue,    // out of range (PSN over 24 bits, path MTU, timers, reads over the limit, port)
 };
 
-// The table of required and optional attributes for each type and transition (11.2.4.2, table 91 and following).
-Result<void, ModifyError> check_attributes(QpType type, QpState from, QpState to, std::uint32_t mask);
+// The table of required and optional attributes for each type and transition (11.2.4.2, table 91
+// and following).
+Result<void, ModifyError> check_attributes(QpType type, QpState from, QpState to,
+                                           std::uint32_t mask);
 
 }  // namespace verbena::qp

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Work queues: the send queue of a queue pair, and receive queues, its own or shared.
 //
-// The send queue's memory is an array of fixed strides that hold a SendWqe. This layout will be public
-// (verbena/dv.h): RDMA programs that modify work requests by RDMA depend on it, so it has no pointers into our objects
-// and no hidden state. The NIC takes a snapshot when it fetches a work request, not when it is posted.
+// The send queue's memory is an array of fixed strides that hold a SendWqe. This layout will be
+// public (verbena/dv.h): RDMA programs that modify work requests by RDMA depend on it, so it has no
+// pointers into our objects and no hidden state. The NIC takes a snapshot when it fetches a work
+// request, not when it is posted.
 #pragma once
 
 #include <cstddef>
@@ -36,7 +37,8 @@ enum SendFlag : std::uint8_t {
   kInline = 8,
 };
 
-// One work request of a send queue: 48 bytes, then sge_count SGEs of 16 bytes, or inline_length bytes of payload.
+// One work request of a send queue: 48 bytes, then sge_count SGEs of 16 bytes, or inline_length
+// bytes of payload.
 struct SendWqe {
   std::uint64_t wr_id;
   std::uint8_t opcode;  // SendOpcode
@@ -65,7 +67,8 @@ inline constexpr std::size_t kWqeAlign = 64;
 // Not locked: the queue pair's lock guards it.
 class SendQueue {
  public:
-  // Room for `depth` work requests (rounded up to a power of two), each with `sge_max` SGEs or `inline_max` bytes.
+  // Room for `depth` work requests (rounded up to a power of two), each with `sge_max` SGEs or
+  // `inline_max` bytes.
   SendQueue(std::uint32_t depth, std::uint32_t sge_max, std::uint32_t inline_max);
 
   std::uint32_t depth() const { return depth_; }
@@ -113,7 +116,8 @@ struct Receive {
 
 class ReceiveQueueEvents {
  public:
-  // A shared receive queue went below its limit (IBTA vol 1, 10.2.9.2). Called without the queue's lock; once per arming.
+  // A shared receive queue went below its limit (IBTA vol 1, 10.2.9.2). Called without the queue's
+  // lock; once per arming.
   virtual void limit_reached() = 0;
 
  protected:
