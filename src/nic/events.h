@@ -1,0 +1,57 @@
+// SPDX-License-Identifier: MIT
+// Events for programs: completion channels and asynchronous events (IBTA vol 1, 11.6). A descriptor that a program can
+// poll becomes readable while something waits; what waits is kept here.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "nic/error.h"
+
+namespace verbena::nic {
+
+// Events that were handed to the program and not acknowledged yet. An object is destroyed only when there are none.
+class EventCount {
+ public:
+  void delivered() { delivered_.fetch_add(1, std::memory_order_relaxed); }
+  void acknowledged(std::uint32_t count);
+  // Sleeps until all that was delivered is acknowledged.
+  void wait_until_acknowledged() const;
+
+ private:
+  std::atomic<std::uint32_t> delivered_{0};
+  std::atomic<std::uint32_t> acknowledged_{0};
+};
+
+// A queue of events with a descriptor: an eventfd in semaphore mode, one count for each event that waits.
+template <class Event>
+class EventQueue {
+ public:
+  static Result<std::unique_ptr<EventQueue>, Error> create();
+  ~EventQueue();
+  int fd() const { return fd_; }
+
+  void push(const Event& event);
+  // Blocks as the descriptor does (O_NONBLOCK: kAgain; a signal: kInterrupted).
+  Result<Event, Error> take();
+  // Takes back what nobody has fetched, when `gone(event)` says so.
+  template <class Predicate>
+  void withdraw(Predicate gone);
+
+ private:
+  explicit EventQueue(int fd) : fd_(fd) {}
+  bool is_still_ours() const;
+
+  Mutex lock_;
+  int fd_;
+  std::deque<Event> waiting_;
+};
+
+}  // namespace verbena::nic
+
+#include "nic/events_inline.h"

@@ -1,0 +1,186 @@
+// SPDX-License-Identifier: MIT
+// The objects that programs hold. Each lives from its create call to its destroy call; `cookie` belongs to the C border
+// (its own struct for the object) and comes back with events. In a child after fork every call answers kGone and only
+// frees memory.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/types.h"
+#include "nic/device.h"
+#include "nic/error.h"
+#include "nic/events.h"
+#include "qp/queue_pair.h"
+#include "queues/completion_queue.h"
+#include "queues/work_queue.h"
+
+namespace verbena::nic {
+
+class Nic;
+class Cq;
+class Context;
+
+enum class AsyncKind : std::uint8_t {
+  kCqError,
+  kQpFatal,
+  kQpRequestError,
+  kQpAccessError,
+  kCommunicationEstablished,
+  kSendQueueDrained,
+  kLastReceiveReached,
+  kSrqLimitReached,
+};
+
+struct AsyncEvent {
+  AsyncKind kind = AsyncKind::kQpFatal;
+  void* cookie = nullptr;        // of the object
+  EventCount* count = nullptr;   // of the object: acknowledge here
+};
+
+// An open device. Opening costs nothing: no thread, no slot, one descriptor for asynchronous events.
+class Context {
+ public:
+  static Result<std::unique_ptr<Context>, Error> open(const Device& device);
+  ~Context();
+
+  const Device& device() const { return device_; }
+  EventQueue<AsyncEvent>& async_events() { return *async_; }
+  Nic& nic() { return *nic_; }
+  // False in a child after fork. One load.
+  bool is_usable() const;
+  // Fresh from the interface: addresses change while a device is open.
+  std::vector<Gid> gids() const;
+  bool port_is_up() const;
+
+ private:
+  Context(const Device& device, std::unique_ptr<EventQueue<AsyncEvent>> async, Nic& nic);
+  Device device_;
+  std::unique_ptr<EventQueue<AsyncEvent>> async_;
+  Nic* nic_;
+};
+
+struct Pd {
+  Context* context = nullptr;
+  PdId id;
+  std::atomic<std::uint32_t> dependents{0};
+};
+Result<Pd*, Error> alloc_pd(Context& context);
+Result<void, Error> dealloc_pd(Pd* pd);  // kBusy while it has dependents
+
+struct Mr {
+  Pd* pd = nullptr;
+  MemoryKey key;
+  std::uint64_t iova = 0;
+  std::byte* address = nullptr;
+  std::size_t length = 0;
+  std::uint32_t access = 0;
+};
+// `access` as in verbs; bits 20-29 are optional and ignored when not known.
+Result<Mr*, Error> reg_mr(Pd& pd, void* address, std::size_t length, std::uint64_t iova,
+                          std::uint32_t access);
+struct Rereg {
+  bool change_translation = false;
+  void* address = nullptr;
+  std::size_t length = 0;
+  Pd* pd = nullptr;                       // null: the same
+  std::optional<std::uint32_t> access;
+};
+Result<void, Error> rereg_mr(Mr& mr, const Rereg& change);
+Result<void, Error> dereg_mr(Mr* mr);
+
+// A completion channel: its events are completion queues.
+struct Channel {
+  Context* context = nullptr;
+  std::unique_ptr<EventQueue<Cq*>> queue;
+  std::atomic<std::uint32_t> dependents{0};
+};
+Result<Channel*, Error> create_channel(Context& context);
+Result<void, Error> destroy_channel(Channel* channel);  // kBusy while it has completion queues
+// Blocks as the descriptor does. The event is counted as delivered to the queue.
+Result<Cq*, Error> next_completion_event(Channel& channel);
+
+class Cq final : public queues::CompletionEvents {
+ public:
+  Cq(Context& context, std::uint32_t capacity, Channel* channel, void* cookie);
+
+  // Takes completions; when there are none, works for the NIC and looks again (whoever polls drives). Negative: the
+  // queue is in error and empty.
+  int poll(std::span<queues::Completion> out);
+  void arm(queues::Arm what) { queue.arm(what); }
+
+  Context* context;
+  Channel* channel;
+  void* cookie;
+  queues::CompletionQueue queue;
+  EventCount completion_events;
+  EventCount async_events;
+  std::atomic<std::uint32_t> dependents{0};
+
+ private:
+  void completion_event(queues::CompletionQueue&) override;
+  void overrun_event(queues::CompletionQueue&) override;
+};
+Result<Cq*, Error> create_cq(Context& context, std::uint32_t capacity, Channel* channel, void* cookie);
+Result<void, Error> resize_cq(Cq& cq, std::uint32_t capacity);
+// kBusy while queue pairs use it; else waits until all its events are acknowledged.
+Result<void, Error> destroy_cq(Cq* cq);
+
+class Srq final : public queues::ReceiveQueueEvents {
+ public:
+  Srq(Pd& domain, std::uint32_t depth, std::uint32_t sge_max, void* cookie);
+  Pd* pd;
+  void* cookie;
+  std::uint32_t number = 0;
+  queues::ReceiveQueue queue;
+  EventCount async_events;
+  std::atomic<std::uint32_t> dependents{0};
+
+ private:
+  void limit_reached() override;
+};
+Result<Srq*, Error> create_srq(Pd& pd, std::uint32_t depth, std::uint32_t sge_max, void* cookie);
+Result<void, Error> destroy_srq(Srq* srq);
+
+struct Ah {
+  Pd* pd = nullptr;
+  std::uint32_t number = 0;
+  qp::AddressVector path;
+};
+Result<Ah*, Error> create_ah(Pd& pd, const qp::AddressVector& path);
+Result<void, Error> destroy_ah(Ah* ah);
+
+struct QpRequest {
+  qp::QpType type = qp::QpType::kRc;
+  Cq* send_cq = nullptr;
+  Cq* receive_cq = nullptr;
+  Srq* srq = nullptr;
+  bool signal_all = false;
+  std::uint32_t send_depth = 1;
+  std::uint32_t send_sge_max = 1;
+  std::uint32_t inline_max = 0;
+  std::uint32_t receive_depth = 0;
+  std::uint32_t receive_sge_max = 1;
+  void* cookie = nullptr;
+};
+class Qp;  // nic/nic_qp.h
+// The first one of a process takes its slot on this host and starts the NIC's threads.
+Result<Qp*, Error> create_qp(Pd& pd, const QpRequest& request);
+Result<void, Error> modify_qp(Qp& qp, const qp::QpAttributes& attributes, std::uint32_t mask);
+// What was set, and the state now.
+Result<qp::QpAttributes, Error> query_qp(Qp& qp);
+Result<void, Error> destroy_qp(Qp* qp);
+const qp::QpConfig& config_of(const Qp& qp);
+QpNum number_of(const Qp& qp);
+EventCount& async_events_of(Qp& qp);
+
+// Posts in order; `posted` tells how many were taken when it refuses. Sends start at once.
+Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> requests, std::size_t& posted);
+Result<void, qp::PostError> post_receive(Qp& qp, std::uint64_t wr_id, std::span<const Sge> sges);
+
+}  // namespace verbena::nic
