@@ -12,8 +12,9 @@ set(CMAKE_RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin")
 set(CMAKE_LIBRARY_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib")
 set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib/static")
 
-# Release keeps its symbols (a NIC inside other people's processes must be debuggable there) and VERBENA_ASSERT, which does
-# not look at NDEBUG. The sanitizer builds are optimised a little: without, their tests take minutes.
+# Release keeps its symbols (a NIC inside other people's processes must be debuggable there) and
+# VERBENA_ASSERT, which does not look at NDEBUG. The sanitizer builds are optimised a little:
+# without, their tests take minutes.
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g -DNDEBUG")
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g -fno-omit-frame-pointer")
@@ -21,23 +22,26 @@ set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g -fno-omit-frame-pointer")
 find_program(VERBENA_CCACHE ccache)
 if(VERBENA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   # Without this sloppiness ccache never takes a file that uses a precompiled header.
-  set(CMAKE_CXX_COMPILER_LAUNCHER "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros;${VERBENA_CCACHE}")
+  set(CMAKE_CXX_COMPILER_LAUNCHER
+    "${CMAKE_COMMAND};-E;env;CCACHE_SLOPPINESS=pch_defines,time_macros;${VERBENA_CCACHE}")
 endif()
 
 set(THREADS_PREFER_PTHREAD_FLAG ON)
 find_package(Threads REQUIRED)
 
 add_library(verbena_flags INTERFACE)
-target_include_directories(verbena_flags INTERFACE "${CMAKE_SOURCE_DIR}/src" "${CMAKE_SOURCE_DIR}/include")
+target_include_directories(verbena_flags INTERFACE
+  "${CMAKE_SOURCE_DIR}/src" "${CMAKE_SOURCE_DIR}/include")
 target_link_libraries(verbena_flags INTERFACE Threads::Threads)
 target_compile_options(verbena_flags INTERFACE
   -Wall -Wextra -Wconversion -Wshadow -Wswitch-enum -Wold-style-cast -fno-rtti
-  "-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=")  # __FILE__ names no folder of the machine that built us
+  "-fmacro-prefix-map=${CMAKE_SOURCE_DIR}/=")  # __FILE__ names no folder of the build machine
 if(VERBENA_WERROR)
   target_compile_options(verbena_flags INTERFACE -Werror)
 endif()
 if(CMAKE_CXX_COMPILER_ID STREQUAL "Clang")
-  # gcc's -Wconversion leaves the sign alone in C++; both compilers shall agree on what is a warning.
+  # gcc's -Wconversion leaves the sign alone in C++; both compilers shall agree on what is a
+  # warning.
   target_compile_options(verbena_flags INTERFACE -Wno-sign-conversion)
   if(VERBENA_PCH)
     target_compile_options(verbena_flags INTERFACE "SHELL:-Xclang -fno-pch-timestamp")

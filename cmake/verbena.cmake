@@ -1,25 +1,32 @@
 # SPDX-License-Identifier: MIT
 # The vocabulary of the build files.
 #
-#   verbena_layer(NAME base DEPENDS ... [LIBRARIES ...] [TEST_LIBRARIES ...] [LABELS unit] [TIMEOUT 120])
-#     A folder of src/. Makes the static library verbena_<name> of its *.cc, and the test <name>_test of its *_test.cc.
-#     DEPENDS names other folders and is held against cmake/layers.txt. Left out of the library: main.cc, *_test.cc,
-#     *_fuzz.cc, and what EXCLUDE names. In the fuzz preset every *_fuzz.cc is a fuzzer of its own name.
+#   verbena_layer(NAME base DEPENDS ... [LIBRARIES ...] [EXCLUDE ...]
+#                 [TEST_DEPENDS ...] [TEST_LIBRARIES ...] [LABELS unit] [TIMEOUT 120])
+#     A folder of src/. Makes the static library verbena_<name> of its *.cc, and the test
+#     <name>_test of its *_test.cc. DEPENDS names other folders and is held against
+#     cmake/layers.txt. Left out of the library: main.cc, *_test.cc, *_fuzz.cc, and what EXCLUDE
+#     names. In the fuzz preset every *_fuzz.cc is a fuzzer of its own name.
 #   verbena_program(NAME verbena LAYER cli [MAIN main.cc])
-#     An executable in bin/, installed. It and its layer see VERBENA_VERSION, and VERBENA_LIBDIR_FROM_BINDIR: where the
-#     installed shared objects lie, seen from the folder of the program (in the build tree: ../lib).
-#   verbena_shared(NAME ibverbs SONAME libibverbs.so.1 VERSION_SCRIPT libibverbs.map LAYERS verbs [LIBRARIES ...])
-#     A shared object in lib/ that exports exactly its version script (scripts/check compares), installed.
+#     An executable in bin/, installed. It and its layer see VERBENA_VERSION, and
+#     VERBENA_LIBDIR_FROM_BINDIR: where the installed shared objects lie, seen from the folder of
+#     the program (in the build tree: ../lib).
+#   verbena_shared(NAME ibverbs SONAME libibverbs.so.1 VERSION_SCRIPT libibverbs.map LAYERS verbs
+#                  [SOURCES ...] [LIBRARIES ...] [LINK_OPTIONS ...])
+#     A shared object in lib/ that exports exactly its version script (scripts/check compares),
+#     installed.
 #   verbena_test(NAME fabric_test SOURCES ... DEPENDS local LABELS sim [TIMEOUT 120] [ARGS ...])
 #     A gtest executable outside src/.
 #   verbena_script_test(NAME perftest COMMAND script args... LABELS conformance [TIMEOUT 600])
-#     Any other test. It prints a line `SKIP what: why` for what it does not do, and closes with a line
-#     `N passed, N failed` or `N passed, N failed, N skipped`. Exit status 77: all of it skipped.
+#     Any other test. It prints a line `SKIP what: why` for what it does not do, and closes with a
+#     line `N passed, N failed` or `N passed, N failed, N skipped`. Exit status 77: all of it
+#     skipped.
 #   verbena_helper(NAME child SOURCES ... DEPENDS ...)
 #     An executable in bin/test/ that tests start; not installed.
 
 file(STRINGS "${CMAKE_SOURCE_DIR}/cmake/layers.txt" verbena_layer_lines REGEX "^[0-9]")
-set_property(DIRECTORY APPEND PROPERTY CMAKE_CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/cmake/layers.txt")
+set_property(DIRECTORY APPEND PROPERTY
+  CMAKE_CONFIGURE_DEPENDS "${CMAKE_SOURCE_DIR}/cmake/layers.txt")
 set(verbena_height 0)
 foreach(line IN LISTS verbena_layer_lines)
   math(EXPR verbena_height "${verbena_height} + 1")
@@ -38,26 +45,28 @@ function(verbena_check_layer name dependency)
     endif()
   endforeach()
   if(NOT verbena_height_of_${dependency} LESS verbena_height_of_${name})
-    message(FATAL_ERROR "layer rule: ${name} may not use ${dependency}, which is not below it (cmake/layers.txt)")
+    message(FATAL_ERROR "cmake/layers.txt: ${name} may not use ${dependency}, it is not below it")
   endif()
 endfunction()
 
 if(VERBENA_TESTS)
   find_package(GTest REQUIRED)
   # Precompiled once, reused by every test: gtest costs 0.64 s a file otherwise, 0.27 s so.
-  file(WRITE "${CMAKE_BINARY_DIR}/gtest_pch.cc.in" "// The source of the precompiled gtest header.\n")
-  configure_file("${CMAKE_BINARY_DIR}/gtest_pch.cc.in" "${CMAKE_BINARY_DIR}/gtest_pch.cc" COPYONLY)
+  file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/gtest_pch.cc" CONTENT "// Carries the header.\n")
   add_executable(verbena_gtest_pch EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/gtest_pch.cc")
-  set_target_properties(verbena_gtest_pch PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/CMakeFiles")
+  set_target_properties(verbena_gtest_pch PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/CMakeFiles")
   target_link_libraries(verbena_gtest_pch PRIVATE verbena_flags GTest::gmock_main)
   if(VERBENA_PCH)
     target_precompile_headers(verbena_gtest_pch PRIVATE <gmock/gmock.h> <gtest/gtest.h>)
   endif()
 endif()
 
-# How a sanitized test talks: every report ends the process, so that no finding is printed and passed over.
+# How a sanitized test talks: every report ends the process, so that no finding is printed and
+# passed over.
 set(verbena_test_environment
-  "ASAN_OPTIONS=abort_on_error=0:detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1"
+  "VERBENA_BUILD_DIR=${CMAKE_BINARY_DIR}" "VERBENA_SOURCE_DIR=${CMAKE_SOURCE_DIR}"
+  "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1"
   "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
   "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
 if(EXISTS "${CMAKE_SOURCE_DIR}/scripts/tsan.supp")
@@ -73,15 +82,17 @@ function(verbena_set_test_properties name labels timeout)
   endif()
   set_tests_properties(${name} PROPERTIES
     LABELS "${labels}" TIMEOUT ${timeout} SKIP_RETURN_CODE 77
-    ENVIRONMENT "${verbena_test_environment};VERBENA_BUILD_DIR=${CMAKE_BINARY_DIR};VERBENA_SOURCE_DIR=${CMAKE_SOURCE_DIR}")
+    ENVIRONMENT "${verbena_test_environment}")
 endfunction()
 
 function(verbena_test)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "SOURCES;DEPENDS;LIBRARIES;LABELS;ARGS" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SOURCES})
-  set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/test")
+  set_target_properties(${ARG_NAME} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/test")
   list(TRANSFORM ARG_DEPENDS PREPEND verbena_)
-  target_link_libraries(${ARG_NAME} PRIVATE verbena_flags ${ARG_DEPENDS} ${ARG_LIBRARIES} GTest::gmock_main)
+  target_link_libraries(${ARG_NAME} PRIVATE
+    verbena_flags ${ARG_DEPENDS} ${ARG_LIBRARIES} GTest::gmock_main)
   if(VERBENA_PCH)
     target_precompile_headers(${ARG_NAME} REUSE_FROM verbena_gtest_pch)
   endif()
@@ -98,13 +109,15 @@ endfunction()
 function(verbena_helper)
   cmake_parse_arguments(ARG "" "NAME" "SOURCES;DEPENDS;LIBRARIES" ${ARGN})
   add_executable(${ARG_NAME} ${ARG_SOURCES})
-  set_target_properties(${ARG_NAME} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/test")
+  set_target_properties(${ARG_NAME} PROPERTIES
+    RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/test")
   list(TRANSFORM ARG_DEPENDS PREPEND verbena_)
   target_link_libraries(${ARG_NAME} PRIVATE verbena_flags ${ARG_DEPENDS} ${ARG_LIBRARIES})
 endfunction()
 
 function(verbena_layer)
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "DEPENDS;LIBRARIES;EXCLUDE;TEST_DEPENDS;TEST_LIBRARIES;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME;TIMEOUT"
+    "DEPENDS;LIBRARIES;EXCLUDE;TEST_DEPENDS;TEST_LIBRARIES;LABELS" ${ARGN})
   foreach(dependency IN LISTS ARG_DEPENDS ARG_TEST_DEPENDS)
     verbena_check_layer(${ARG_NAME} ${dependency})
   endforeach()
@@ -138,10 +151,12 @@ function(verbena_layer)
     foreach(source IN LISTS fuzzers)
       get_filename_component(name "${source}" NAME_WE)
       add_executable(${name} ${source})
-      set_target_properties(${name} PROPERTIES RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/fuzz")
+      set_target_properties(${name} PROPERTIES
+        RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/fuzz")
       target_link_libraries(${name} PRIVATE ${target})
       target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-      # A few seconds as a test show that the fuzzer still runs; finding new things is for longer runs.
+      # A few seconds as a test show that the fuzzer still runs; finding new things is for longer
+      # runs.
       add_test(NAME ${name} COMMAND ${name} -max_total_time=5 -seed=1)
       verbena_set_test_properties(${name} fuzz 60)
     endforeach()
@@ -165,21 +180,23 @@ function(verbena_program)
   install(TARGETS ${ARG_NAME} RUNTIME DESTINATION "${CMAKE_INSTALL_BINDIR}")
 endfunction()
 
-# Where the shared objects go when installed: a folder of our own, so that nothing is taken over system-wide. The program
-# finds it from its own place: ../lib in the build tree, and this when installed.
+# Where the shared objects go when installed: a folder of our own, so that nothing is taken over
+# system-wide. The program finds it from its own place: ../lib in the build tree, and this when
+# installed.
 set(VERBENA_INSTALL_LIBDIR "${CMAKE_INSTALL_LIBDIR}/verbena")
 file(RELATIVE_PATH VERBENA_LIBDIR_FROM_BINDIR
   "${CMAKE_INSTALL_FULL_BINDIR}" "${CMAKE_INSTALL_FULL_LIBDIR}/verbena")
 
-file(WRITE "${CMAKE_BINARY_DIR}/exports.txt" "")  # shared object and version script, for scripts/check
+# Shared object and version script of each, for scripts/check.
+file(WRITE "${CMAKE_BINARY_DIR}/exports.txt" "")
 
 function(verbena_shared)
-  cmake_parse_arguments(ARG "" "NAME;SONAME;VERSION_SCRIPT" "SOURCES;LAYERS;LIBRARIES;LINK_OPTIONS" ${ARGN})
+  cmake_parse_arguments(ARG "" "NAME;SONAME;VERSION_SCRIPT"
+    "SOURCES;LAYERS;LIBRARIES;LINK_OPTIONS" ${ARGN})
   get_filename_component(script "${ARG_VERSION_SCRIPT}" ABSOLUTE)
   if(NOT ARG_SOURCES)
-    file(WRITE "${CMAKE_CURRENT_BINARY_DIR}/${ARG_NAME}.cc.in" "// All content comes from the layers.\n")
-    configure_file("${CMAKE_CURRENT_BINARY_DIR}/${ARG_NAME}.cc.in" "${CMAKE_CURRENT_BINARY_DIR}/${ARG_NAME}.cc" COPYONLY)
     set(ARG_SOURCES "${CMAKE_CURRENT_BINARY_DIR}/${ARG_NAME}.cc")
+    file(CONFIGURE OUTPUT "${ARG_SOURCES}" CONTENT "// All content comes from the layers.\n")
   endif()
   set(target ${ARG_NAME}_so)
   add_library(${target} SHARED ${ARG_SOURCES})
@@ -187,20 +204,24 @@ function(verbena_shared)
     message(FATAL_ERROR "SONAME ${ARG_SONAME} is not lib*.so or lib*.so.N")
   endif()
   # Programs look for libX.so.1, some (NCCL) dlopen libX.so: both names are there.
-  set_target_properties(${target} PROPERTIES OUTPUT_NAME "${CMAKE_MATCH_1}" LINK_DEPENDS "${script}")
+  set_target_properties(${target} PROPERTIES
+    OUTPUT_NAME "${CMAKE_MATCH_1}" LINK_DEPENDS "${script}")
   if(CMAKE_MATCH_3)
     set_target_properties(${target} PROPERTIES SOVERSION "${CMAKE_MATCH_3}")
   endif()
 
-  # The exported functions live in the archives of the front doors, which nothing refers to: take those whole.
+  # The exported functions live in the archives of the front doors, which nothing refers to: take
+  # those whole.
   foreach(layer IN LISTS ARG_LAYERS)
     target_link_libraries(${target} PRIVATE "$<LINK_LIBRARY:WHOLE_ARCHIVE,verbena_${layer}>")
   endforeach()
   target_link_libraries(${target} PRIVATE verbena_flags ${ARG_LIBRARIES})
-  # We are loaded into other people's processes: never unloaded (threads and mappings of ours live on), nothing bound
-  # late (a lazy binding inside a signal handler or after seccomp can fail), and no C++ runtime but our own.
+  # We are loaded into other people's processes: never unloaded (threads and mappings of ours live
+  # on), nothing bound late (a lazy binding inside a signal handler or after seccomp can fail), and
+  # no C++ runtime but our own.
   target_link_options(${target} PRIVATE
-    "-Wl,--version-script=${script}" -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro -Wl,--as-needed ${ARG_LINK_OPTIONS})
+    "-Wl,--version-script=${script}" -Wl,-z,nodelete -Wl,-z,now -Wl,-z,relro -Wl,--as-needed
+    ${ARG_LINK_OPTIONS})
   if(NOT VERBENA_SANITIZE)
     target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc -Wl,--no-undefined)
   endif()

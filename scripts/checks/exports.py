@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The shared objects of a build folder export exactly what their version scripts list, and hold no mfence of ours."""
+"""The shared objects of a build folder export exactly what their version scripts list."""
 
 import pathlib
 import re
@@ -44,12 +44,24 @@ def check(tree, build):
     for line in listing.read_text().splitlines():
         name, script = line.split(" ", 1)
         shared, script = build / name, pathlib.Path(script)
-        where = str(script.relative_to(tree.root)) if script.is_relative_to(tree.root) else str(script)
+        where = (
+            str(script.relative_to(tree.root)) if script.is_relative_to(tree.root) else str(script)
+        )
         if not shared.exists():
             yield Finding(where, 1, "exports", f"{name} is not built in {build}")
             continue
         wanted, got = promised(script), exported(shared)
         for symbol, node in sorted(wanted - got):
-            yield Finding(where, 1, "exports", f"{name} does not export {symbol}@{node}, which its version script lists")
+            yield Finding(
+                where,
+                1,
+                "exports",
+                f"{name} does not export {symbol}@{node}, which its version script lists",
+            )
         for symbol, node in sorted(got - wanted):
-            yield Finding(where, 1, "exports", f"{name} exports {symbol}@{node}, which its version script does not list")
+            yield Finding(
+                where,
+                1,
+                "exports",
+                f"{name} exports {symbol}@{node}, which its version script does not list",
+            )

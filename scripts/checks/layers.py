@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: MIT
-"""The layer rule: a folder of src/ includes only folders below it, and its build file says which (cmake/layers.txt)."""
+"""The layer rule: a folder of src/ includes only folders below it (cmake/layers.txt), and its build
+file names them."""
 
 import functools
 import re
@@ -8,7 +9,16 @@ from .tree import Finding
 
 INCLUDE = re.compile(r'^\s*#\s*include\s*"([^"]+)"')
 LAYER_CALL = re.compile(r"verbena_layer\s*\(([^)]*)\)")
-KEYWORDS = {"NAME", "TIMEOUT", "DEPENDS", "LIBRARIES", "EXCLUDE", "TEST_DEPENDS", "TEST_LIBRARIES", "LABELS"}
+KEYWORDS = {
+    "NAME",
+    "TIMEOUT",
+    "DEPENDS",
+    "LIBRARIES",
+    "EXCLUDE",
+    "TEST_DEPENDS",
+    "TEST_LIBRARIES",
+    "LABELS",
+}
 
 
 @functools.lru_cache(maxsize=None)
@@ -41,7 +51,9 @@ def layer_rule(tree):
     for path in tree.cpp("src/"):
         folder = folder_of(path)
         if folder is None:
-            yield Finding(path, 1, "layer", "source files lie in a folder of src/, not in src/ itself")
+            yield Finding(
+                path, 1, "layer", "source files lie in a folder of src/, not in src/ itself"
+            )
             continue
         if folder not in height:
             yield Finding(path, 1, "layer", f"src/{folder} is not in cmake/layers.txt")
@@ -49,7 +61,12 @@ def layer_rule(tree):
         for number, target in includes(tree, path):
             other = target.split("/")[0]
             if other != folder and other in height and height[other] >= height[folder]:
-                yield Finding(path, number, "layer", f"{folder} may not include {target}: {other} is not below it")
+                yield Finding(
+                    path,
+                    number,
+                    "layer",
+                    f"{folder} may not include {target}: {other} is not below it",
+                )
 
 
 def include_paths(tree):
@@ -59,7 +76,9 @@ def include_paths(tree):
         for number, target in includes(tree, path):
             if ".." in target.split("/") or target.startswith("./"):
                 yield Finding(path, number, "include", f'"{target}": write the path from src/')
-            elif (tree.root / "src" / target).is_file() or (tree.root / "include" / target).is_file():
+            elif (tree.root / "src" / target).is_file() or (
+                tree.root / "include" / target
+            ).is_file():
                 continue
             elif path.startswith("src/") or not (tree.root / beside / target).is_file():
                 yield Finding(path, number, "include", f'"{target}": no such file in src/')
@@ -102,21 +121,34 @@ def build_dependencies(tree):
     for name, (path, depends, test_depends) in found.items():
         for other in depends + test_depends:
             if name not in height or height.get(other, 0) >= height[name]:
-                yield Finding(path, 1, "build-layer", f"{name} may not depend on {other}, which is not below it")
+                yield Finding(
+                    path,
+                    1,
+                    "build-layer",
+                    f"{name} may not depend on {other}, which is not below it",
+                )
+    for folder in sorted({folder_of(path) for path in tree.cpp("src/")} - {None} - set(found)):
+        yield Finding(
+            f"src/{folder}/CMakeLists.txt",
+            1,
+            "build-layer",
+            f"missing, or without verbena_layer(NAME {folder} ...)",
+        )
     for path in tree.cpp("src/"):
         folder = folder_of(path)
-        if folder not in height:
-            continue
-        if folder not in found:
-            yield Finding(path, 1, "build-layer", f"src/{folder} has no CMakeLists.txt that calls verbena_layer")
+        if folder not in height or folder not in found:
             continue
         _, depends, test_depends = found[folder]
         allowed = closure(found, depends + (test_depends if path.endswith("_test.cc") else []))
         for number, target in includes(tree, path):
             other = target.split("/")[0]
             if other in height and other != folder and other not in allowed:
-                yield Finding(path, number, "build-layer",
-                              f"includes {target}, but DEPENDS of src/{folder}/CMakeLists.txt does not reach {other}")
+                yield Finding(
+                    path,
+                    number,
+                    "build-layer",
+                    f"includes {target}, but DEPENDS of src/{folder} does not reach {other}",
+                )
 
 
 CHECKS = [("layer", layer_rule), ("include", include_paths), ("build-layer", build_dependencies)]

@@ -1,8 +1,8 @@
 # SPDX-License-Identifier: MIT
 """Sizes: one idea a module, and it fits on a screen.
 
-Functions are found by a small scanner rather than by a compiler, so that every file is looked at in a moment, headers and
-templates that nobody instantiates included.
+Functions are found by a small scanner rather than by a compiler, so that every file is looked at in
+a moment, headers and templates that nobody instantiates included.
 """
 
 import re
@@ -38,33 +38,61 @@ def file_lines(tree):
 
 def line_columns(tree):
     for path in sized(tree):
-        limit = LINE_COLUMNS if path.endswith((".h", ".cc")) else 120
         for number, line in enumerate(tree.lines(path), 1):
-            if len(line) > limit and "http" not in line:
-                yield Finding(path, number, "line-columns", f"{len(line)} columns, the limit is {limit}")
+            if len(line) > LINE_COLUMNS and "http" not in line:
+                yield Finding(
+                    path,
+                    number,
+                    "line-columns",
+                    f"{len(line)} columns, the limit is {LINE_COLUMNS}",
+                )
 
 
 def function_sizes(tree):
     for path in tree.cpp():
         for function in functions(tree.code(path)):
             if function.lines > FUNCTION_LINES:
-                yield Finding(path, function.line, "function-lines",
-                              f"{function.name} has {function.lines} lines, the limit is {FUNCTION_LINES}")
+                yield Finding(
+                    path,
+                    function.line,
+                    "function-lines",
+                    f"{function.name} has {function.lines} lines, the limit is {FUNCTION_LINES}",
+                )
             if function.parameters > PARAMETERS:
-                yield Finding(path, function.line, "parameters",
-                              f"{function.name} has {function.parameters} parameters, the limit is {PARAMETERS}")
+                yield Finding(
+                    path,
+                    function.line,
+                    "parameters",
+                    f"{function.name} has {function.parameters} parameters, at most {PARAMETERS}",
+                )
 
 
-CHECKS = [("file-lines", file_lines), ("line-columns", line_columns), ("function-size", function_sizes)]
+CHECKS = [
+    ("file-lines", file_lines),
+    ("line-columns", line_columns),
+    ("function-size", function_sizes),
+]
 
 DIRECTIVE = re.compile(r"^[ \t]*#(?:\\\n|[^\n])*", re.MULTILINE)
 SCOPE = re.compile(r"^\s*(?:inline\s+)?(?:namespace|extern\s*\")")
 TYPE = re.compile(r"(?:^|[\s>])(?:class|struct|union|enum)\b[^()=]*$")
-NOT_PARAMETERS = {"alignas", "decltype", "noexcept", "requires", "explicit", "__attribute__", "sizeof", "asm"}
+NOT_PARAMETERS = {
+    "alignas",
+    "decltype",
+    "noexcept",
+    "requires",
+    "explicit",
+    "__attribute__",
+    "sizeof",
+    "asm",
+}
 # What may stand between a parameter list and the body.
 QUALIFIERS = re.compile(
-    r"^\s*(?:(?:const|noexcept|override|final|volatile|mutable|try|&&?|[A-Z][A-Z0-9_]+|\[\[[^\]]*\]\])\s*"
-    r"|\((?:[^()]|\([^()]*\))*\)\s*)*(?:->.*|requires\b.*|:(?!:).*)?$", re.DOTALL)
+    r"^\s*(?:(?:const|noexcept|override|final|volatile|mutable|try|&&?"
+    r"|[A-Z][A-Z0-9_]+|\[\[[^\]]*\]\])\s*"
+    r"|\((?:[^()]|\([^()]*\))*\)\s*)*(?:->.*|requires\b.*|:(?!:).*)?$",
+    re.DOTALL,
+)
 INITIALISERS = re.compile(r"\)[^():]*(?:\([^()]*\)[^():]*)?(?<!:):(?!:)[^{}]*[\w>]\s*$", re.DOTALL)
 
 
@@ -95,7 +123,7 @@ def functions(code):
                 if function:
                     found.append(function)
                     head = end + 1
-                elif not before.rstrip().endswith("=") and code[end + 1:end + 2] in ",;":
+                elif not before.rstrip().endswith("=") and code[end + 1 : end + 2] in ",;":
                     head = end + 1
                 at = end
         at += 1
@@ -108,8 +136,12 @@ def strip_labels(head):
 
 
 def strip_template(head):
-    """Without attributes and template parameters in front, whose `class` and parentheses would mislead."""
-    head = re.sub(r"\balignas\s*\([^()]*(?:\([^()]*\))?[^()]*\)|\[\[.*?\]\]|__attribute__\s*\(\(.*?\)\)", " ", head)
+    """Without attributes and template parameters, whose `class` and parentheses would mislead."""
+    head = re.sub(
+        r"\balignas\s*\([^()]*(?:\([^()]*\))?[^()]*\)|\[\[.*?\]\]|__attribute__\s*\(\(.*?\)\)",
+        " ",
+        head,
+    )
     while match := re.match(r"\s*template\s*<", head):
         depth, at = 1, match.end()
         while at < len(head) and depth:
@@ -148,20 +180,28 @@ def as_function(code, start, opening, end):
     """The function whose head is code[start:opening], or None when that is something else."""
     head = code[start:opening]
     top = strip_parentheses(head)
-    if re.search(r"(?<![=!<>])=(?!=)\s*(?!\w*\s*delete|default)", re.sub(r"operator\s*[=!<>+*/&|^-]+", "operator", top)):
+    if re.search(
+        r"(?<![=!<>])=(?!=)\s*(?!\w*\s*delete|default)",
+        re.sub(r"operator\s*[=!<>+*/&|^-]+", "operator", top),
+    ):
         return None  # a variable: its initialiser may hold lambdas, but is no function
     for first, last in groups(head):
-        name = re.search(r"((?:[\w~:]|operator\s*[^\s\w(]+|operator\s*\(\s*\)|operator\s*\w+)+)\s*$", head[:first])
+        name = re.search(
+            r"((?:[\w~:]|operator\s*[^\s\w(]+|operator\s*\(\s*\)|operator\s*\w+)+)\s*$",
+            head[:first],
+        )
         if not name and not head[:first].rstrip().endswith(")"):
             continue
         name = name.group(1) if name else "operator()"
-        if name.split("::")[-1] in NOT_PARAMETERS or (name.endswith("operator") and last == first + 1):
+        if name.split("::")[-1] in NOT_PARAMETERS or (
+            name.endswith("operator") and last == first + 1
+        ):
             continue
-        if not QUALIFIERS.match(head[last + 1:]):
+        if not QUALIFIERS.match(head[last + 1 :]):
             continue
         line = code.count("\n", 0, start + len(head) - len(head.lstrip())) + 1
         lines = code.count("\n", 0, end) + 1 - line + 1
-        return Function(name, line, lines, count_parameters(head[first + 1:last]))
+        return Function(name, line, lines, count_parameters(head[first + 1 : last]))
     return None
 
 

@@ -24,7 +24,12 @@ def run(command, **options):
 def needs(program):
     """A finding when the program is missing: a check that did not run has not passed."""
     from shutil import which
-    return [] if which(program) else [Finding("scripts/check", 1, "missing", f"{program}: run scripts/setup test")]
+
+    return (
+        []
+        if which(program)
+        else [Finding("scripts/check", 1, "missing", f"{program}: run scripts/setup test")]
+    )
 
 
 def shell(tree):
@@ -34,7 +39,12 @@ def shell(tree):
         result = run(["bash", "-n", str(tree.root / path)])
         for line in result.stderr.splitlines():
             match = re.search(r": line (\d+): (.*)", line)
-            yield Finding(path, int(match.group(1)) if match else 1, "shell", match.group(2) if match else line)
+            yield Finding(
+                path,
+                int(match.group(1)) if match else 1,
+                "shell",
+                match.group(2) if match else line,
+            )
         if "set -euo pipefail" not in tree.text(path):
             yield Finding(path, 1, "shell", "a script says set -euo pipefail")
         if not os.access(tree.root / path, os.X_OK):
@@ -63,7 +73,12 @@ def clang_format(tree):
         match = re.match(r"(.+?):(\d+):\d+: (?:warning|error): (.*)", line)
         if match and match.group(1) not in seen:
             seen.add(match.group(1))
-            yield Finding(match.group(1), int(match.group(2)), "format", f"{CLANG_FORMAT} -i would change this file")
+            yield Finding(
+                match.group(1),
+                int(match.group(2)),
+                "format",
+                f"{CLANG_FORMAT} -i would change this file",
+            )
     if result.returncode and not seen:
         yield Finding(".clang-format", 1, "format", result.stderr.strip() or "clang-format failed")
 
@@ -75,14 +90,16 @@ def fix_format(tree):
 
 
 def changed_files(tree):
-    """The files that differ from the branch that everyone shares, or from the last commit where there is none."""
+    """The files that differ from the shared branch, or from the last commit where there is none."""
     for base in ("origin/main", "origin/HEAD", "HEAD~1", "HEAD"):
         merge_base = run(["git", "merge-base", "HEAD", base], cwd=tree.root)
         if merge_base.returncode == 0:
             break
     else:
         return None
-    changed = run(["git", "diff", "--name-only", merge_base.stdout.strip()], cwd=tree.root).stdout.split("\n")
+    changed = run(
+        ["git", "diff", "--name-only", merge_base.stdout.strip()], cwd=tree.root
+    ).stdout.split("\n")
     fresh = run(["git", "ls-files", "-o", "--exclude-standard"], cwd=tree.root).stdout.split("\n")
     return set(changed + fresh)
 
@@ -93,10 +110,25 @@ def clang_tidy(tree, everything):
         yield from missing
         return
     folder = tree.root / "build/check"
-    configured = run(["cmake", "-S", str(tree.root), "-B", str(folder), "-G", "Ninja", "-DCMAKE_BUILD_TYPE=Debug",
-                      f"-DCMAKE_CXX_COMPILER={CLANG}", "-DVERBENA_PCH=OFF", "-DVERBENA_FUZZ=ON"])
+    configured = run(
+        [
+            "cmake",
+            "-S",
+            str(tree.root),
+            "-B",
+            str(folder),
+            "-G",
+            "Ninja",
+            "-DCMAKE_BUILD_TYPE=Debug",
+            f"-DCMAKE_CXX_COMPILER={CLANG}",
+            "-DVERBENA_PCH=OFF",
+            "-DVERBENA_FUZZ=ON",
+        ]
+    )
     if configured.returncode:
-        yield Finding("CMakeLists.txt", 1, "tidy", "configuring failed: " + configured.stderr.strip()[-2000:])
+        yield Finding(
+            "CMakeLists.txt", 1, "tidy", "configuring failed: " + configured.stderr.strip()[-2000:]
+        )
         return
     commands = {}
     for entry in json.loads((folder / "compile_commands.json").read_text()):
@@ -131,9 +163,11 @@ def inputs(tree, path):
 
 
 def tidy_one(tree, folder, path, command):
-    """Findings in one file. A clean result is remembered until the file, its headers or the rules change."""
+    """Findings in one file. A clean result is kept until an input or the rules change."""
     digest = hashlib.sha256()
-    for text in [(tree.root / ".clang-tidy").read_text(), command] + [tree.text(p) for p in sorted(inputs(tree, path))]:
+    for text in [(tree.root / ".clang-tidy").read_text(), command] + [
+        tree.text(p) for p in sorted(inputs(tree, path))
+    ]:
         digest.update(text.encode())
     mark = folder / "tidy" / digest.hexdigest()
     if mark.exists():
@@ -146,7 +180,14 @@ def tidy_one(tree, folder, path, command):
             where = os.path.relpath(match.group(1), tree.root)
             findings.append(Finding(where, int(match.group(2)), "tidy", match.group(3)))
     if result.returncode and not findings:
-        findings.append(Finding(path, 1, "tidy", "clang-tidy failed: " + (result.stdout + result.stderr).strip()[-500:]))
+        findings.append(
+            Finding(
+                path,
+                1,
+                "tidy",
+                "clang-tidy failed: " + (result.stdout + result.stderr).strip()[-500:],
+            )
+        )
     if not findings:
         mark.parent.mkdir(parents=True, exist_ok=True)
         mark.touch()

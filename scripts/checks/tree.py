@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: MIT
-"""The source tree as the checks see it: which files there are, and C++ text without comments and literals."""
+"""The source tree as the checks see it: its files, and C++ without comments and literals."""
 
 import functools
 import pathlib
@@ -32,7 +32,9 @@ class Tree:
     def all_paths(self):
         try:
             command = ["git", "-C", str(self.root), "ls-files", "-z", "-co", "--exclude-standard"]
-            listed = subprocess.run(command, check=True, capture_output=True, text=True).stdout.split("\0")
+            listed = subprocess.run(
+                command, check=True, capture_output=True, text=True
+            ).stdout.split("\0")
             names = sorted({name for name in listed if name})
         except (OSError, subprocess.CalledProcessError):  # an unpacked archive is no repository
             names = sorted(str(path.relative_to(self.root)) for path in self.root.rglob("*"))
@@ -83,21 +85,22 @@ class Tree:
         except OSError:
             return False
         pattern = re.compile(r"check: allow " + re.escape(finding.rule) + r": \S")
-        return any(pattern.search(line) for line in lines[max(0, finding.line - 2):finding.line])
+        return any(pattern.search(line) for line in lines[max(0, finding.line - 2) : finding.line])
 
 
 LITERAL = re.compile(
-    r'//(?:\\\n|[^\n])*'                                    # comment to the end of the line
-    r'|/\*.*?\*/'                                           # block comment
-    r'|(?:u8|[uUL])?R"([^()\\\s]{0,16})\(.*?\)\1"'          # raw string
-    r'|(?:u8|[uUL])?"(?:\\.|[^"\\\n])*"'                    # string
-    r"|(?<![0-9A-Fa-f])(?:u8|[uUL])?'(?:\\.|[^'\\\n])+'",   # character, not a digit separator
-    re.DOTALL)
+    r"//(?:\\\n|[^\n])*"  # comment to the end of the line
+    r"|/\*.*?\*/"  # block comment
+    r'|(?:u8|[uUL])?R"([^()\\\s]{0,16})\(.*?\)\1"'  # raw string
+    r'|(?:u8|[uUL])?"(?:\\.|[^"\\\n])*"'  # string
+    r"|(?<![0-9A-Fa-f])(?:u8|[uUL])?'(?:\\.|[^'\\\n])+'",  # character, not a digit separator
+    re.DOTALL,
+)
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b[^\n]*", re.MULTILINE)
 
 
 def blank(text):
-    """The text with comments, string contents and includes turned into spaces: same lines, same columns."""
+    """The text with comments, literals and includes turned into spaces: lines and columns stay."""
 
     def spaces(match):
         found = match.group(0)
