@@ -1,0 +1,37 @@
+// SPDX-License-Identifier: MIT
+// Changes of the address space by raw system calls: other libraries in the program (UCX, memory
+// checkers) hook libc's mmap and munmap and would take ours for the program's. The sanitizers must
+// see them, so there libc's are used.
+#pragma once
+
+#include <sys/mman.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstddef>
+
+namespace verbena::host {
+
+// MAP_FAILED, and errno, when refused.
+inline void* raw_map(std::size_t size, int flags, int fd) {
+#ifdef VERBENA_SANITIZED
+  return mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, fd, 0);
+#else
+  const long at = syscall(SYS_mmap, nullptr, size, PROT_READ | PROT_WRITE, flags, fd, 0L);
+  return reinterpret_cast<void*>(at);
+#endif
+}
+
+inline void raw_unmap(void* at, std::size_t size) {
+#ifdef VERBENA_SANITIZED
+  munmap(at, size);
+#else
+  syscall(SYS_munmap, at, size);
+#endif
+}
+
+inline bool raw_advise(void* at, std::size_t size, int advice) {
+  return syscall(SYS_madvise, at, size, advice) == 0;
+}
+
+}  // namespace verbena::host

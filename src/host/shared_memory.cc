@@ -1,0 +1,121 @@
+// SPDX-License-Identifier: MIT
+#include "host/shared_memory.h"
+
+#include <fcntl.h>
+#include <linux/magic.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
+
+#include <cerrno>
+
+#include "host/raw_memory.h"
+
+#ifndef MFD_NOEXEC_SEAL
+#define MFD_NOEXEC_SEAL 0x0008U  // Linux 6.3
+#endif
+
+namespace verbena::host {
+namespace {
+
+constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+
+MemoryError reason_of(int error) {
+  switch (error) {
+    case EMFILE:
+    case ENFILE: return MemoryError::kNoDescriptor;
+    case ENOMEM:
+    case ENOSPC:
+    case EAGAIN:
+    case EFBIG: return MemoryError::kNoMemory;
+    default: return MemoryError::kDenied;
+  }
+}
+
+// `size` in whole pages; 0 where that is no size at all.
+std::size_t whole_pages(std::size_t size) {
+  const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  if (size > std::size_t{PTRDIFF_MAX} - page) return 0;
+  return (size + page - 1) / page * page;
+}
+
+int new_memfd() {
+  constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
+  // Systems with vm.memfd_noexec = 2 insist on the seal, kernels before 6.3 do not know it.
+  const int fd = memfd_create("verbena", kFlags | MFD_NOEXEC_SEAL);
+  return fd < 0 && errno == EINVAL ? memfd_create("verbena", kFlags) : fd;
+}
+
+bool take_pages(int fd, std::size_t size) {
+  int failed = 0;
+  do {
+    failed = posix_fallocate(fd, 0, static_cast<off_t>(size));
+  } while (failed == EINTR);
+  errno = failed;
+  return failed != ENOSPC && failed != ENOMEM && failed != EFBIG;
+}
+
+}  // namespace
+
+const char* to_string(MemoryError error) {
+  switch (error) {
+    case MemoryError::kNoDescriptor: return "no descriptor left";
+    case MemoryError::kNoMemory: return "no memory left";
+    case MemoryError::kDenied: return "denied by the system";
+    case MemoryError::kNotSealed: return "not a memfd of sealed size";
+    case MemoryError::kWrongSize: return "a memfd of another size";
+  }
+  return "?";
+}
+
+auto SharedMemory::create(std::size_t size, Backing backing) -> Result<Created, MemoryError> {
+  size = whole_pages(size);
+  if (size == 0) return refuse(MemoryError::kNoMemory);
+  PrivateFd fd(new_memfd());
+  if (!fd) return refuse(reason_of(errno));
+  if (ftruncate(fd.get(), static_cast<off_t>(size)) != 0) return refuse(reason_of(errno));
+  if (backing == Backing::kNow && !take_pages(fd.get(), size)) return refuse(reason_of(errno));
+  if (fcntl(fd.get(), F_ADD_SEALS, kSizeSeals) != 0) return refuse(reason_of(errno));
+  auto memory = map(fd.get(), size);
+  if (!memory) return refuse(memory.error());
+  return Created{std::move(*memory), std::move(fd)};
+}
+
+auto SharedMemory::adopt(const PrivateFd& fd, std::size_t size)
+    -> Result<SharedMemory, MemoryError> {
+  size = whole_pages(size);
+  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  if (seals < 0 || (seals & kSizeSeals) != kSizeSeals) return refuse(MemoryError::kNotSealed);
+  // Not hugetlbfs: a peer could punch a hole, and our next touch be SIGBUS where no huge page is
+  // free.
+  struct statfs system{};
+  if (fstatfs(fd.get(), &system) != 0 || system.f_type != TMPFS_MAGIC) {
+    return refuse(MemoryError::kNotSealed);
+  }
+  struct stat status{};
+  if (fstat(fd.get(), &status) != 0) return refuse(MemoryError::kNotSealed);
+  if (size == 0 || status.st_size != static_cast<off_t>(size)) {
+    return refuse(MemoryError::kWrongSize);
+  }
+  return map(fd.get(), size);
+}
+
+auto SharedMemory::map(int fd, std::size_t size) -> Result<SharedMemory, MemoryError> {
+  void* at = raw_map(size, MAP_SHARED, fd);
+  if (at == MAP_FAILED) return refuse(reason_of(errno));
+  SharedMemory memory;
+  memory.data_ = static_cast<std::byte*>(at);
+  memory.size_ = size;
+  memory.process_ = getpid();
+  // A forked child that wrote here would speak for its parent.
+  if (!raw_advise(at, size, MADV_DONTFORK)) return refuse(MemoryError::kDenied);
+  raw_advise(at, size, MADV_DONTDUMP);  // a refusal only makes core files larger
+  return memory;
+}
+
+void SharedMemory::unmap() {
+  if (data_ && process_ == getpid()) raw_unmap(data_, size_);
+  data_ = nullptr;
+}
+
+}  // namespace verbena::host
