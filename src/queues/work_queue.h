@@ -7,6 +7,7 @@
 // request, not when it is posted.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -67,31 +68,45 @@ inline constexpr std::size_t kWqeAlign = 64;
 // Not locked: the queue pair's lock guards it.
 class SendQueue {
  public:
-  // Room for `depth` work requests (rounded up to a power of two), each with `sge_max` SGEs or
-  // `inline_max` bytes.
+  // Room for `depth` work requests (rounded up to a power of two; 0 stays 0), each with `sge_max`
+  // SGEs or `inline_max` bytes. A stride is a multiple of 64 bytes, one cache line for 1 SGE or 16
+  // bytes.
   SendQueue(std::uint32_t depth, std::uint32_t sge_max, std::uint32_t inline_max);
+  SendQueue(const SendQueue&) = delete;
+  SendQueue& operator=(const SendQueue&) = delete;
 
   std::uint32_t depth() const { return depth_; }
   std::uint32_t sge_max() const { return sge_max_; }
   std::uint32_t inline_max() const { return inline_max_; }
+  std::size_t stride() const { return stride_; }
 
   // Posting: the stride to fill next, or null when full. `post` makes it visible.
   SendWqe* room();
   void post() { ++posted_; }
 
-  // Fetching by index: valid for freed() <= index < posted().
+  // Fetching by index: valid for freed() <= index < posted(). What it holds may be written by
+  // others at any time: its counts are not to be trusted.
   const SendWqe& at(std::uint32_t index) const;
+  // Copies the work request out of reach of whoever writes the queue's memory. False when it is not
+  // one of this queue: an unknown opcode, or more SGEs or inline bytes than fit. `to` has stride()
+  // bytes, aligned as a SendWqe.
+  bool snapshot(std::uint32_t index, std::span<std::byte> to) const;
+  // Of a snapshot.
   static std::span<const Sge> sges(const SendWqe& wqe);
   static std::span<const std::byte> inline_payload(const SendWqe& wqe);
   static Sge* sge_room(SendWqe& wqe) { return reinterpret_cast<Sge*>(&wqe + 1); }
+  static std::byte* inline_room(SendWqe& wqe) { return reinterpret_cast<std::byte*>(&wqe + 1); }
 
-  // Indices count all work requests since reset() and wrap at 2^32.
+  // Indices count all work requests since reset(), from `first` on, and wrap at 2^32.
   std::uint32_t posted() const { return posted_; }
   std::uint32_t freed() const { return freed_; }
-  void free_upto(std::uint32_t index) { freed_ = index; }  // all below `index` may be overwritten
-  void reset() { posted_ = freed_ = 0; }
+  std::uint32_t used() const { return posted_ - freed_; }
+  void free_upto(std::uint32_t index);  // all below `index` may be overwritten
+  void reset(std::uint32_t first = 0) { posted_ = freed_ = first; }
 
  private:
+  SendWqe* place_of(std::uint32_t index) const;
+
   std::uint32_t depth_;
   std::uint32_t sge_max_;
   std::uint32_t inline_max_;
@@ -127,32 +142,45 @@ class ReceiveQueueEvents {
 // First in, first out. Locked inside: many queue pairs may take from a shared one.
 class ReceiveQueue {
  public:
+  // `sge_max` up to kReceiveSgeMax.
   ReceiveQueue(std::uint32_t depth, std::uint32_t sge_max, ReceiveQueueEvents* events = nullptr);
+  ReceiveQueue(const ReceiveQueue&) = delete;
+  ReceiveQueue& operator=(const ReceiveQueue&) = delete;
 
   enum class PostError : std::uint8_t { kFull, kTooManySges };
   std::optional<PostError> post(std::uint64_t wr_id, std::span<const Sge> sges);
-  // False when there is none.
+  // False when there is none. Of `out.sges` only the first sge_count are written.
   bool take(Receive& out);
-  std::uint32_t waiting() const;
-  std::uint32_t depth() const { return depth_; }
+  std::uint32_t waiting() const { return count_.load(std::memory_order_acquire); }
+  std::uint32_t depth() const { return depth_.load(std::memory_order_relaxed); }
   std::uint32_t sge_max() const { return sge_max_; }
+  // Forgets what waits, and the limit.
   void reset();
 
-  // An event when fewer than `limit` receives are left; 0 disarms. False when above the depth.
+  // Arms one event: the first taker that leaves (or finds) fewer than `limit` receives raises it,
+  // so that arming before the first post is no event yet, and one that arms too late is not lost. 0
+  // disarms. False when above the depth.
   bool set_limit(std::uint32_t limit);
-  std::uint32_t limit() const;
-  // False when more than `depth` receives wait.
+  // 0 when not armed, also after the event (as ibv_query_srq shows it).
+  std::uint32_t limit() const { return limit_.load(std::memory_order_relaxed); }
+  // False when more than `depth` receives wait, or the limit is above it.
   bool resize(std::uint32_t depth);
 
  private:
-  mutable Mutex lock_;
-  std::uint32_t depth_;
-  std::uint32_t sge_max_;
+  struct Slot;  // wr_id, count, then sge_max_ SGEs
+  std::size_t stride() const;
+  std::unique_ptr<std::byte[]> memory_for(std::uint32_t depth) const;
+  Slot* place_of(std::uint32_t index) const;  // of the index-th oldest
+  bool limit_fires(std::uint32_t left);
+
+  Mutex lock_;
+  std::atomic<std::uint32_t> depth_;
+  const std::uint32_t sge_max_;
   std::unique_ptr<std::byte[]> memory_;
   std::uint32_t head_ = 0;
-  std::uint32_t count_ = 0;
-  std::uint32_t limit_ = 0;
-  ReceiveQueueEvents* events_;
+  std::atomic<std::uint32_t> count_{0};
+  std::atomic<std::uint32_t> limit_{0};
+  ReceiveQueueEvents* const events_;
 };
 
 }  // namespace verbena::queues
