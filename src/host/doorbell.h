@@ -4,13 +4,12 @@
 // answers.
 //
 // A publisher stores its message where the owner will look, then calls
-//     ring(index)         where the owner does not look by itself: sets the conduit's bit; and in
-//     any case wake_if_asleep()    a full fence, then a look at sleep_state.
+//     ring(index)        where the owner does not look by itself: sets the conduit's bit
+//     wake_if_asleep()   in any case: a full fence, then a look at sleep_state
 // The owner, when it found nothing to do:
-//     prepare_sleep()     sleep_state becomes 1, then a full fence
-//     look again          at all messages and at any_ready(); if there is something: awake(), and
-//     do it sleep(timeout)      until somebody wakes it, or the time is over; it is awake then, and
-//     must look
+//     prepare_sleep()    sleep_state becomes 1, then a full fence
+//     looks again        at its messages and at any_ready(); if there are: awake(), and to work
+//     sleep(timeout)     until somebody wakes it or the time is over: awake then, and must look
 // Each side stores, fences, then loads what the other stored (Dekker), so at least one of the two
 // sees the other: either the owner finds the message, or the publisher finds the owner asleep. The
 // bits work the same way: ring() fences before it finds a bit set already, so whoever takes that
