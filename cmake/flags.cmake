@@ -15,9 +15,9 @@ set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib/static")
 # Release keeps its symbols (a NIC inside other people's processes must be debuggable there) and
 # VERBENA_ASSERT, which does not look at NDEBUG. The sanitizer builds are optimised a little:
 # without, their tests take minutes.
-set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g")
+set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g -D_GLIBCXX_ASSERTIONS")
 set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g -DNDEBUG")
-set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g -fno-omit-frame-pointer")
+set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g -fno-omit-frame-pointer -D_GLIBCXX_ASSERTIONS")
 
 find_program(VERBENA_CCACHE ccache)
 if(VERBENA_CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)

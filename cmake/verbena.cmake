@@ -83,6 +83,10 @@ function(verbena_set_test_properties name labels timeout)
   set_tests_properties(${name} PROPERTIES
     LABELS "${labels}" TIMEOUT ${timeout} SKIP_RETURN_CODE 77
     ENVIRONMENT "${verbena_test_environment}")
+  # Processes that wait for each other, and programs that measure, want the machine to themselves.
+  if(labels MATCHES "ring|conformance|chaos")
+    set_tests_properties(${name} PROPERTIES RUN_SERIAL ON)
+  endif()
 endfunction()
 
 function(verbena_test)

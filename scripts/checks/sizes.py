@@ -93,7 +93,7 @@ QUALIFIERS = re.compile(
     r"|\((?:[^()]|\([^()]*\))*\)\s*)*(?:->.*|requires\b.*|:(?!:).*)?$",
     re.DOTALL,
 )
-INITIALISERS = re.compile(r"\)[^():]*(?:\([^()]*\)[^():]*)?(?<!:):(?!:)[^{}]*[\w>]\s*$", re.DOTALL)
+INITIALISERS = re.compile(r"\)[^():]*(?:\([^()]*\)[^():]*)?(?<!:):(?!:)[^;]*[\w>]\s*$", re.DOTALL)
 
 
 def functions(code):
@@ -113,10 +113,12 @@ def functions(code):
             head, parentheses = at + 1, 0
         elif char == "{":
             before = strip_labels(code[head:at])
-            if parentheses > 0 or INITIALISERS.search(before):
+            if parentheses > 0:
                 at = matching(code, at)  # a braced initialiser: the head goes on behind it
             elif SCOPE.match(before) or TYPE.search(strip_template(before)):
                 head = at + 1
+            elif INITIALISERS.search(before):
+                at = matching(code, at)  # of a member, in a constructor: here too
             else:
                 end = matching(code, at)
                 function = as_function(code, at - len(before), at, end)
@@ -179,7 +181,7 @@ def groups(text):
 def as_function(code, start, opening, end):
     """The function whose head is code[start:opening], or None when that is something else."""
     head = code[start:opening]
-    top = strip_parentheses(head)
+    top = strip_parentheses(strip_template(head))
     if re.search(
         r"(?<![=!<>])=(?!=)\s*(?!\w*\s*delete|default)",
         re.sub(r"operator\s*[=!<>+*/&|^-]+", "operator", top),

@@ -179,11 +179,14 @@ BANS = [
 ]
 
 
+TEST_FILE = re.compile(r"_(test|fuzz|testing)\.(cc|h)$|/(test|fake)_\w+\.(cc|h)$")
+
+
 def bans(tree):
     height = heights(tree)
     for path in tree.cpp():
         folder = folder_of(path)
-        is_test = path.endswith(("_test.cc", "_fuzz.cc")) or folder is None
+        is_test = folder is None or bool(TEST_FILE.search(path))
         place = Place(path, folder, is_test, height.get(folder, 0) < height["nic"])
         for ban in BANS:
             if not ban.applies(place):
