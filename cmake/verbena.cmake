@@ -18,9 +18,9 @@
 #   verbena_test(NAME fabric_test SOURCES ... DEPENDS local LABELS sim [TIMEOUT 120] [ARGS ...])
 #     A gtest executable outside src/.
 #   verbena_script_test(NAME perftest COMMAND script args... LABELS conformance [TIMEOUT 600])
-#     Any other test. It prints a line `SKIP what: why` for what it does not do, and closes with a
-#     line `N passed, N failed` or `N passed, N failed, N skipped`. Exit status 77: all of it
-#     skipped.
+#     Any other test. It prints `SKIP what: why` for each thing it does not do and `FAIL what: why`
+#     for each that fails, and closes with `N passed, N failed` (and `, N skipped`). Exit status 77:
+#     all of it skipped.
 #   verbena_helper(NAME child SOURCES ... DEPENDS ...)
 #     An executable in bin/test/ that tests start; not installed.
 

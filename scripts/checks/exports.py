@@ -9,8 +9,15 @@ from .tree import Finding
 
 
 def promised(script):
-    """(name, node) pairs that a version script makes global."""
-    text = re.sub(r"/\*.*?\*/|#[^\n]*|//[^\n]*", " ", script.read_text(), flags=re.DOTALL)
+    """(name, node) pairs that a version script makes global. A name that the code itself puts into a
+    node (.symver) cannot stand there; a comment in the node, /* symver: NAME ... */, promises it."""
+    text = re.sub(
+        r"/\*\s*symver:(.*?)\*/",
+        lambda names: names[1].replace("*", " ") + ";",
+        script.read_text(),
+        flags=re.DOTALL,
+    )
+    text = re.sub(r"/\*.*?\*/|#[^\n]*|//[^\n]*", " ", text, flags=re.DOTALL)
     pairs = set()
     for node, body in re.findall(r"([\w.]*)\s*\{(.*?)\}", text, re.DOTALL):
         section = "global"
