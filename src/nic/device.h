@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The devices of this machine: one for each network interface that makes sense, described but not opened.
+// The devices of this machine: one for each network interface that makes sense, described but not
+// opened.
 #pragma once
 
 #include <cstdint>
@@ -13,29 +14,31 @@ namespace verbena::nic {
 // What a NIC of ours can hold, told truthfully to programs and enforced (architecture section 8).
 struct Limits {
   std::uint32_t queue_pairs = 16'000;
-  std::uint32_t work_requests = 32'768;      // in one send or receive queue
-  std::uint32_t sges = 32;                   // in one work request (sends, receives, READ)
+  std::uint32_t work_requests = 32'768;  // in one send or receive queue
+  std::uint32_t sges = 32;               // in one work request (sends, receives, READ)
   std::uint32_t inline_bytes = 1'024;
   std::uint32_t completion_queues = 65'536;
-  std::uint32_t completions = 1u << 22;      // in one completion queue
+  std::uint32_t completions = 1u << 22;  // in one completion queue
   std::uint32_t regions = 65'536;
   std::uint32_t domains = 32'768;
   std::uint32_t shared_receive_queues = 16'384;
   std::uint32_t address_handles = 65'536;
-  std::uint32_t reads_in_flight = 128;       // of one queue pair, in each direction
+  std::uint32_t reads_in_flight = 128;  // of one queue pair, in each direction
   std::uint64_t message_bytes = 1u << 30;
 };
 
 struct Device {
-  std::string name;            // vrb_<ifname>
+  std::string name;  // vrb_<ifname>
   std::string interface;
   std::uint32_t interface_index = 0;
-  std::uint64_t guid = 0;      // host order; from the MAC (EUI-64), or from the boot id where there is none
+  std::uint64_t guid =
+      0;  // host order; from the MAC (EUI-64), or from the boot id where there is none
   std::uint32_t interface_mtu = 0;
-  std::uint8_t active_mtu = 5; // as in verbs: 1 is 256 bytes, 5 is 4096: what fits into interface_mtu with the headers
+  std::uint8_t active_mtu =
+      5;  // as in verbs: 1 is 256 bytes, 5 is 4096: what fits into interface_mtu with the headers
   bool is_up = true;
   bool is_loopback = false;
-  std::vector<Gid> gids;       // all RoCE v2
+  std::vector<Gid> gids;  // all RoCE v2
   Limits limits;
 };
 

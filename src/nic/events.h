@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Events for programs: completion channels and asynchronous events (IBTA vol 1, 11.6). A descriptor that a program can
-// poll becomes readable while something waits; what waits is kept here.
+// Events for programs: completion channels and asynchronous events (IBTA vol 1, 11.6). A descriptor
+// that a program can poll becomes readable while something waits; what waits is kept here.
 #pragma once
 
 #include <atomic>
@@ -15,7 +15,8 @@
 
 namespace verbena::nic {
 
-// Events that were handed to the program and not acknowledged yet. An object is destroyed only when there are none.
+// Events that were handed to the program and not acknowledged yet. An object is destroyed only when
+// there are none.
 class EventCount {
  public:
   void delivered() { delivered_.fetch_add(1, std::memory_order_relaxed); }
@@ -28,7 +29,8 @@ class EventCount {
   std::atomic<std::uint32_t> acknowledged_{0};
 };
 
-// A queue of events with a descriptor: an eventfd in semaphore mode, one count for each event that waits.
+// A queue of events with a descriptor: an eventfd in semaphore mode, one count for each event that
+// waits.
 template <class Event>
 class EventQueue {
  public:

@@ -23,11 +23,12 @@ EventQueue<Event>::~EventQueue() {
   if (is_still_ours()) close(fd_);
 }
 
-// Programs close descriptors that they do not know and open others in their place. All eventfds share one inode without
-// a file type, so this tells an eventfd from files, pipes and sockets, which is where eight bytes would do harm.
+// Programs close descriptors that they do not know and open others in their place. All eventfds
+// share one inode without a file type, so this tells an eventfd from files, pipes and sockets,
+// which is where eight bytes would do harm.
 template <class Event>
 bool EventQueue<Event>::is_still_ours() const {
-  struct stat status {};
+  struct stat status{};
   return fstat(fd_, &status) == 0 && (status.st_mode & S_IFMT) == 0;
 }
 
@@ -39,7 +40,8 @@ void EventQueue<Event>::push(const Event& event) {
   }
   const std::uint64_t one = 1;
   const int saved = errno;
-  if (is_still_ours()) [[maybe_unused]] const ssize_t ignored = write(fd_, &one, sizeof one);
+  if (is_still_ours()) [[maybe_unused]]
+    const ssize_t ignored = write(fd_, &one, sizeof one);
   errno = saved;
 }
 

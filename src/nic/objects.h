@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
-// The objects that programs hold. Each lives from its create call to its destroy call; `cookie` belongs to the C border
-// (its own struct for the object) and comes back with events. In a child after fork every call answers kGone and only
-// frees memory.
+// The objects that programs hold. Each lives from its create call to its destroy call; `cookie`
+// belongs to the C border (its own struct for the object) and comes back with events. In a child
+// after fork every call answers kGone and only frees memory.
 #pragma once
 
 #include <atomic>
@@ -39,11 +39,12 @@ enum class AsyncKind : std::uint8_t {
 
 struct AsyncEvent {
   AsyncKind kind = AsyncKind::kQpFatal;
-  void* cookie = nullptr;        // of the object
-  EventCount* count = nullptr;   // of the object: acknowledge here
+  void* cookie = nullptr;       // of the object
+  EventCount* count = nullptr;  // of the object: acknowledge here
 };
 
-// An open device. Opening costs nothing: no thread, no slot, one descriptor for asynchronous events.
+// An open device. Opening costs nothing: no thread, no slot, one descriptor for asynchronous
+// events.
 class Context {
  public:
   static Result<std::unique_ptr<Context>, Error> open(const Device& device);
@@ -88,7 +89,7 @@ struct Rereg {
   bool change_translation = false;
   void* address = nullptr;
   std::size_t length = 0;
-  Pd* pd = nullptr;                       // null: the same
+  Pd* pd = nullptr;  // null: the same
   std::optional<std::uint32_t> access;
 };
 Result<void, Error> rereg_mr(Mr& mr, const Rereg& change);
@@ -109,8 +110,8 @@ class Cq final : public queues::CompletionEvents {
  public:
   Cq(Context& context, std::uint32_t capacity, Channel* channel, void* cookie);
 
-  // Takes completions; when there are none, works for the NIC and looks again (whoever polls drives). Negative: the
-  // queue is in error and empty.
+  // Takes completions; when there are none, works for the NIC and looks again (whoever polls
+  // drives). Negative: the queue is in error and empty.
   int poll(std::span<queues::Completion> out);
   void arm(queues::Arm what) { queue.arm(what); }
 
@@ -126,7 +127,8 @@ class Cq final : public queues::CompletionEvents {
   void completion_event(queues::CompletionQueue&) override;
   void overrun_event(queues::CompletionQueue&) override;
 };
-Result<Cq*, Error> create_cq(Context& context, std::uint32_t capacity, Channel* channel, void* cookie);
+Result<Cq*, Error> create_cq(Context& context, std::uint32_t capacity, Channel* channel,
+                             void* cookie);
 Result<void, Error> resize_cq(Cq& cq, std::uint32_t capacity);
 // kBusy while queue pairs use it; else waits until all its events are acknowledged.
 Result<void, Error> destroy_cq(Cq* cq);
@@ -180,7 +182,8 @@ QpNum number_of(const Qp& qp);
 EventCount& async_events_of(Qp& qp);
 
 // Posts in order; `posted` tells how many were taken when it refuses. Sends start at once.
-Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> requests, std::size_t& posted);
+Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> requests,
+                                      std::size_t& posted);
 Result<void, qp::PostError> post_receive(Qp& qp, std::uint64_t wr_id, std::span<const Sge> sges);
 
 }  // namespace verbena::nic
