@@ -1,0 +1,84 @@
+// SPDX-License-Identifier: MIT
+// Why work failed, in more detail than a completion's status: the vendor error of completions, and
+// what the flight recorder keeps. The numbers are part of our interface: never renumber, only
+// append.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+
+#include "memory/region_table.h"
+
+namespace verbena::qp {
+
+enum class Reason : std::uint32_t {
+  kNone = 0,
+
+  // The work request itself.
+  kUnknownOpcode = 1,
+  kOpcodeNotForType = 2,
+  kTooManySges = 3,
+  kInlineTooLong = 4,
+  kMessageTooLong = 5,
+  kDatagramTooLong = 6,
+  kAtomicNotEightBytes = 7,
+  kNoReadsAllowed = 8,
+  kInvalidateRefused = 9,
+
+  // The program's own memory, in the order of memory::RegionRefusal.
+  kLocalKey = 16,
+  kLocalDomain = 17,
+  kLocalRange = 18,
+  kLocalPermission = 19,
+  kLocalFault = 20,
+
+  // What the peer answered, or did not.
+  kPeerNotReady = 32,
+  kPeerInvalidRequest = 33,
+  kPeerAccess = 34,
+  kPeerOperation = 35,
+  kPeerSilent = 36,
+  kPeerLost = 37,
+  kAnswerTooLong = 38,
+
+  // Flushed.
+  kFlushedAfterFailure = 48,
+  kFlushedByModify = 49,
+  kFlushedReceive = 50,
+
+  // What a peer asked for and did not get.
+  kNotReceiving = 64,
+  kNoReceivePosted = 65,
+  kReceiveTooShort = 66,
+  kOperationNotEnabled = 67,
+  kOperationNotForType = 68,
+  kRequestTooLong = 69,
+  kMisalignedAtomic = 70,
+  kNoReadResources = 71,
+  kRemoteInvalidateRefused = 72,
+  kNoMessageInProgress = 73,
+  kWrongQkey = 74,
+  kRemoteKey = 80,  // in the order of memory::RegionRefusal
+  kRemoteDomain = 81,
+  kRemoteRange = 82,
+  kRemotePermission = 83,
+  kRemoteFault = 84,
+
+  kCompletionQueueFull = 96,
+};
+
+constexpr Reason local_reason(memory::RegionRefusal refusal) {
+  return static_cast<Reason>(static_cast<std::uint32_t>(Reason::kLocalKey) +
+                             static_cast<std::uint32_t>(refusal));
+}
+constexpr Reason remote_reason(memory::RegionRefusal refusal) {
+  return static_cast<Reason>(static_cast<std::uint32_t>(Reason::kRemoteKey) +
+                             static_cast<std::uint32_t>(refusal));
+}
+static_assert(local_reason(memory::RegionRefusal::kFault) == Reason::kLocalFault);
+static_assert(remote_reason(memory::RegionRefusal::kFault) == Reason::kRemoteFault);
+
+// One line for a person.
+std::string_view reason_text(Reason reason);
+
+}  // namespace verbena::qp
