@@ -105,6 +105,11 @@ constexpr bool may_move(QpState from, QpState to) {
 }
 static_assert(!may_move(QpState::kReset, QpState::kReadyToSend));
 
+// Limits of values that are the same for all of our devices.
+inline constexpr std::uint8_t kReadsMax = 128;  // max_rd_atomic and max_dest_rd_atomic
+inline constexpr std::uint8_t kPortCount = 1;
+inline constexpr std::uint16_t kPkeyCount = 1;
+
 enum class ModifyError : std::uint8_t {
   kBadMove,     // no such transition
   kMissing,     // a required attribute is not in the mask
@@ -116,5 +121,8 @@ enum class ModifyError : std::uint8_t {
 // and following).
 Result<void, ModifyError> check_attributes(QpType type, QpState from, QpState to,
                                            std::uint32_t mask);
+
+// Whether the values that the mask names are possible: kBadValue.
+Result<void, ModifyError> check_values(QpType type, const QpAttributes& wanted, std::uint32_t mask);
 
 }  // namespace verbena::qp
