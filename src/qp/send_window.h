@@ -16,7 +16,9 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "memory/region_table.h"
+#include "qp/opcode.h"
 #include "qp/operation.h"
+#include "qp/reason.h"
 #include "qp/state.h"
 #include "queues/completion_queue.h"
 #include "queues/work_queue.h"
@@ -51,6 +53,7 @@ class SendWindow {
     memory::RegionTable* regions = nullptr;
     Owner* owner = nullptr;
     std::uint32_t in_flight_max = 128;  // operations fetched and not answered
+    std::uint32_t datagram_max = 4096;  // the path MTU of datagrams: that of the port
   };
   explicit SendWindow(const Config& config);
 
@@ -79,12 +82,14 @@ class SendWindow {
                                               std::span<const std::byte> from);
   // The SGEs of an outstanding operation (for carriers that hand references over).
   std::span<const Sge> sges(OpIndex op) const;
+  // Its inline bytes; empty when it has SGEs.
+  std::span<const std::byte> inline_payload(OpIndex op) const;
 
   bool has_outstanding() const;  // issued and not answered
   OpIndex oldest() const;        // the first one not answered; meaningful if has_work()
   bool has_work() const;         // outstanding, or next() may have something now or later
-  const Operation* outstanding(OpIndex op) const;
-  std::optional<Instant> resume_at() const;  // an RNR timer runs until then
+  const Operation* outstanding(OpIndex op) const;  // also while it is being issued; else null
+  std::optional<Instant> resume_at() const;        // an RNR timer runs until then
 
   // -- for the queue pair
   void start(const QpAttributes& attributes);  // RTS, or new attributes in RTS and SQD
@@ -94,8 +99,75 @@ class SendWindow {
   bool accepts_posts() const;
 
  private:
-  // Left to the implementation.
+  enum class Mode : std::uint8_t { kIdle, kRunning, kDraining, kFlushing };
+  struct Entry {
+    Operation op;
+    std::uint64_t wr_id = 0;
+    const OpcodeShape* shape = nullptr;                // null: no such opcode
+    queues::Status status = queues::Status::kSuccess;  // of a local error that waits for its turn
+    Reason reason = Reason::kNone;
+    bool is_signaled = false;
+    bool is_fenced = false;
+  };
+  struct LocalError {
+    queues::Status status;
+    Reason reason;
+  };
+
+  Entry& at(std::uint32_t index) { return entries_[index & mask_]; }
+  const Entry& at(std::uint32_t index) const { return entries_[index & mask_]; }
+  std::span<std::byte> wqe_room(std::uint32_t index);
+  const queues::SendWqe& wqe(std::uint32_t index) const;
+  // Null unless fetched, not answered and without error.
+  Entry* find(OpIndex op);
+  const Entry* find(OpIndex op) const;
+
+  bool fetch();
+  void describe(Entry& entry, const queues::SendWqe& wqe, std::uint32_t index);
+  std::optional<LocalError> check(Entry& entry, const queues::SendWqe& wqe) const;
+  std::optional<LocalError> check_sges(const Entry& entry, const queues::SendWqe& wqe) const;
+
+  // These may end in flush and a call of the owner; afterwards the mode tells.
+  void complete_upto(std::uint32_t end);
+  void settle();
+  void fail_oldest(queues::Status status, Reason reason);
+  void fail_locally(Entry& entry, queues::Status status, Reason reason);
+  void retry_later(Answer answer, Instant now, std::uint8_t rnr_timer);
+
+  void push(const Entry& entry, queues::Status status, Reason reason);
+  void flush_rest();
+  void tell_lost_completion();
+  void go_back();
+  void refill_counters();
+  bool is_active() const { return mode_ == Mode::kRunning || mode_ == Mode::kDraining; }
+  bool is_drained() const { return done_ == offered_; }
+
   Config config_;
+  Mode mode_ = Mode::kIdle;
+  Reason flush_reason_ = Reason::kFlushedByModify;
+  std::uint32_t mask_;
+  std::unique_ptr<Entry[]> entries_;
+  std::unique_ptr<std::byte[]> snapshots_;
+  std::size_t stride_;
+
+  // done_ <= cursor_ <= issued_ <= offered_ <= fetched_ <= posted, all wrapping at 2^32.
+  std::uint32_t done_ = 0;     // the oldest not answered
+  std::uint32_t cursor_ = 0;   // the next to issue; goes back to done_ for a retry
+  std::uint32_t issued_ = 0;   // all below were issued at least once
+  std::uint32_t offered_ = 0;  // all below were offered by next(): begun, in the sense of SQD
+  std::uint32_t fetched_ = 0;
+  std::uint32_t shown_ = 0;      // what next() gave last
+  std::uint32_t reads_out_ = 0;  // READs and atomics in [done_, cursor_)
+
+  std::uint32_t reads_out_max_ = 0;
+  std::uint8_t retry_count_ = 0;
+  std::uint8_t rnr_retry_ = 0;
+  std::uint8_t retries_left_ = 0;
+  std::uint8_t rnr_left_ = 0;
+  bool drained_told_ = false;
+  bool lost_ = false;
+  bool lost_told_ = false;
+  std::optional<Instant> resume_at_;
 };
 
 }  // namespace verbena::qp

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+// What each opcode of a work request is: facts in a table (IBTA vol 1, table 37 for what each type
+// of queue pair has). Used inside qp only.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+
+#include "qp/operation.h"
+#include "queues/completion_queue.h"
+#include "queues/work_queue.h"
+
+namespace verbena::qp {
+
+struct OpcodeShape {
+  queues::SendOpcode opcode;
+  OpKind kind;
+  queues::CompletionKind completion;
+  bool has_immediate = false;
+  bool invalidates = false;
+  bool reads = false;  // brings bytes back: counts against max_rd_atomic, writes to its SGEs
+  bool atomic = false;
+  bool on_uc = false;
+  bool on_ud = false;
+
+  constexpr bool is_on(QpType type) const {
+    switch (type) {
+      case QpType::kRc: return true;
+      case QpType::kUc: return on_uc;
+      case QpType::kUd: return on_ud;
+    }
+    return false;
+  }
+  constexpr bool may_be_inline() const { return kind == OpKind::kSend || kind == OpKind::kWrite; }
+};
+
+inline constexpr std::array<OpcodeShape, 9> kOpcodes = {{
+    {.opcode = queues::SendOpcode::kSend,
+     .kind = OpKind::kSend,
+     .completion = queues::CompletionKind::kSend,
+     .on_uc = true,
+     .on_ud = true},
+    {.opcode = queues::SendOpcode::kSendWithImmediate,
+     .kind = OpKind::kSend,
+     .completion = queues::CompletionKind::kSend,
+     .has_immediate = true,
+     .on_uc = true,
+     .on_ud = true},
+    {.opcode = queues::SendOpcode::kSendWithInvalidate,
+     .kind = OpKind::kSend,
+     .completion = queues::CompletionKind::kSend,
+     .invalidates = true},
+    {.opcode = queues::SendOpcode::kWrite,
+     .kind = OpKind::kWrite,
+     .completion = queues::CompletionKind::kWrite,
+     .on_uc = true},
+    {.opcode = queues::SendOpcode::kWriteWithImmediate,
+     .kind = OpKind::kWrite,
+     .completion = queues::CompletionKind::kWrite,
+     .has_immediate = true,
+     .on_uc = true},
+    {.opcode = queues::SendOpcode::kRead,
+     .kind = OpKind::kRead,
+     .completion = queues::CompletionKind::kRead,
+     .reads = true},
+    {.opcode = queues::SendOpcode::kCompareSwap,
+     .kind = OpKind::kCompareSwap,
+     .completion = queues::CompletionKind::kCompareSwap,
+     .reads = true,
+     .atomic = true},
+    {.opcode = queues::SendOpcode::kFetchAdd,
+     .kind = OpKind::kFetchAdd,
+     .completion = queues::CompletionKind::kFetchAdd,
+     .reads = true,
+     .atomic = true},
+    {.opcode = queues::SendOpcode::kLocalInvalidate,
+     .kind = OpKind::kLocalInvalidate,
+     .completion = queues::CompletionKind::kLocalInvalidate},
+}};
+
+constexpr bool opcodes_are_in_order() {
+  for (std::size_t i = 0; i < kOpcodes.size(); ++i)
+    if (static_cast<std::size_t>(kOpcodes[i].opcode) != i) return false;
+  return true;
+}
+static_assert(opcodes_are_in_order());
+
+// Null for a number that is no opcode: work requests may be written by anybody.
+constexpr const OpcodeShape* shape_of(std::uint8_t opcode) {
+  return opcode < kOpcodes.size() ? &kOpcodes[opcode] : nullptr;
+}
+
+// The longest message (11.2.1.2; told to programs as max_msg_sz).
+inline constexpr std::uint64_t kMessageMax = std::uint64_t{1} << 30;
+
+}  // namespace verbena::qp

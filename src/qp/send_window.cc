@@ -1,0 +1,425 @@
+// SPDX-License-Identifier: MIT
+// The send queue between five marks:
+//
+//     done_      cursor_      issued_      offered_      fetched_      posted
+//       |--in flight--|--to repeat--|--being issued--|--checked--|--not looked at--|
+//
+// An answer moves done_, in order. Going back (RNR, silence) puts cursor_ on done_. An operation
+// that fails locally keeps its status until everything before it is done, then it completes,
+// everything after it is flushed and the owner is told.
+#include "qp/send_window.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/assert.h"
+
+namespace verbena::qp {
+
+using queues::Completion;
+using queues::SendWqe;
+using queues::Status;
+
+namespace {
+
+constexpr std::uint8_t kRetryWithoutLimit = 7;
+
+constexpr bool is_before(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::int32_t>(a - b) < 0;
+}
+
+std::uint32_t ring_size(const SendWindow::Config& config) {
+  return std::bit_ceil(std::max(1u, std::min(config.in_flight_max, config.queue->depth())));
+}
+
+bool is_inside(std::uint64_t offset, std::size_t size, std::uint64_t length) {
+  return offset <= length && size <= length - offset;
+}
+
+}  // namespace
+
+SendWindow::SendWindow(const Config& config)
+    : config_(config),
+      mask_(ring_size(config) - 1),
+      entries_(std::make_unique<Entry[]>(mask_ + 1)),
+      snapshots_(std::make_unique_for_overwrite<std::byte[]>((mask_ + std::size_t{1}) *
+                                                             config.queue->stride())),
+      stride_(config.queue->stride()) {
+  done_ = cursor_ = issued_ = offered_ = fetched_ = config.queue->posted();
+}
+
+std::span<std::byte> SendWindow::wqe_room(std::uint32_t index) {
+  return {snapshots_.get() + (index & mask_) * stride_, stride_};
+}
+
+const SendWqe& SendWindow::wqe(std::uint32_t index) const {
+  return *reinterpret_cast<const SendWqe*>(snapshots_.get() + (index & mask_) * stride_);
+}
+
+const SendWindow::Entry* SendWindow::find(OpIndex op) const {
+  const std::uint32_t index = op.value();
+  if (!is_active() || is_before(index, done_) || !is_before(index, fetched_)) return nullptr;
+  const Entry& entry = at(index);
+  return entry.status == Status::kSuccess ? &entry : nullptr;
+}
+
+SendWindow::Entry* SendWindow::find(OpIndex op) {
+  return const_cast<Entry*>(std::as_const(*this).find(op));
+}
+
+// -- fetching -----------------------------------------------------------------------------------
+
+bool SendWindow::fetch() {
+  if (mode_ != Mode::kRunning || fetched_ == config_.queue->posted()) return false;
+  if (fetched_ - done_ > mask_) return false;
+  Entry& entry = at(fetched_);
+  const bool is_sound = config_.queue->snapshot(fetched_, wqe_room(fetched_));
+  const SendWqe& copy = wqe(fetched_);
+  describe(entry, copy, fetched_);
+  if (!is_sound && entry.shape) {
+    entry.status = Status::kLocalQpOperation;
+    entry.reason = copy.flags & queues::kInline ? Reason::kInlineTooLong : Reason::kTooManySges;
+  } else if (const std::optional<LocalError> error = check(entry, copy)) {
+    entry.status = error->status;
+    entry.reason = error->reason;
+  }
+  ++fetched_;
+  return true;
+}
+
+void SendWindow::describe(Entry& entry, const SendWqe& wqe, std::uint32_t index) {
+  entry = Entry{};
+  entry.shape = shape_of(wqe.opcode);
+  entry.wr_id = wqe.wr_id;
+  entry.is_signaled = config_.signal_all || wqe.flags & queues::kSignaled;
+  entry.is_fenced = wqe.flags & queues::kFence;
+  Operation& op = entry.op;
+  op.index = OpIndex(index);
+  op.is_solicited = wqe.flags & queues::kSolicited;
+  op.immediate = wqe.immediate;
+  op.remote_address = wqe.remote_address;
+  op.remote_key = {wqe.remote_key};
+  if (!entry.shape) return;
+  op.kind = entry.shape->kind;
+  op.has_immediate = entry.shape->has_immediate;
+  op.invalidates = entry.shape->invalidates;
+  if (entry.shape->atomic) {
+    op.compare_add = wqe.atomic.compare_add;
+    op.swap = wqe.atomic.swap;
+  } else if (config_.type == QpType::kUd) {
+    op.address_handle = wqe.datagram.address_handle;
+    op.remote_qp = {wqe.datagram.qp};
+    op.remote_qkey = wqe.datagram.qkey;
+  }
+}
+
+// Everything that can be known here is checked before a byte of the operation is sent (10.7.3.1).
+std::optional<SendWindow::LocalError> SendWindow::check(Entry& entry, const SendWqe& wqe) const {
+  if (!entry.shape) return LocalError{Status::kLocalQpOperation, Reason::kUnknownOpcode};
+  const OpcodeShape& shape = *entry.shape;
+  const bool is_inline = wqe.flags & queues::kInline;
+  if (!shape.is_on(config_.type) || (is_inline && !shape.may_be_inline()))
+    return LocalError{Status::kLocalQpOperation, Reason::kOpcodeNotForType};
+  // There are no memory windows yet, and a region cannot be invalidated (10.6.5): the status is
+  // that of a failed memory management operation (11.6.2).
+  if (shape.kind == OpKind::kLocalInvalidate)
+    return LocalError{Status::kWindowBind, Reason::kInvalidateRefused};
+
+  std::uint64_t length = is_inline ? wqe.inline_length : 0;
+  for (const Sge& sge : queues::SendQueue::sges(wqe))
+    length += sge.length;
+  entry.op.length = length;
+  if (length > kMessageMax) return LocalError{Status::kLocalLength, Reason::kMessageTooLong};
+  if (config_.type == QpType::kUd && length > config_.datagram_max)
+    return LocalError{Status::kLocalLength, Reason::kDatagramTooLong};
+  if (shape.atomic && length != sizeof(std::uint64_t))
+    return LocalError{Status::kLocalLength, Reason::kAtomicNotEightBytes};
+  // It could only wait for ever.
+  if (shape.reads && reads_out_max_ == 0)
+    return LocalError{Status::kLocalQpOperation, Reason::kNoReadsAllowed};
+  return check_sges(entry, wqe);
+}
+
+std::optional<SendWindow::LocalError> SendWindow::check_sges(const Entry& entry,
+                                                             const SendWqe& wqe) const {
+  const std::uint32_t access = entry.shape->reads ? std::uint32_t{memory::kLocalWrite} : 0;
+  for (const Sge& sge : queues::SendQueue::sges(wqe)) {
+    if (sge.length == 0) continue;
+    const auto lease = config_.regions->lease(sge.key, config_.pd, sge.address, sge.length, access);
+    if (!lease) return LocalError{Status::kLocalProtection, local_reason(lease.error())};
+  }
+  return std::nullopt;
+}
+
+// -- issuing ------------------------------------------------------------------------------------
+
+const Operation* SendWindow::next(Instant now) {
+  if (!is_active()) return nullptr;
+  if (resume_at_) {
+    if (now < *resume_at_) return nullptr;
+    resume_at_.reset();
+  }
+  if (cursor_ == fetched_ && !fetch()) return nullptr;
+  settle();
+  if (!is_active()) return nullptr;
+  const Entry& entry = at(cursor_);
+  if (entry.status != Status::kSuccess) return nullptr;
+  if (mode_ == Mode::kDraining && cursor_ == offered_) return nullptr;
+  // A fence waits for READs and atomics, not for SENDs and WRITEs (10.8.3.3).
+  if (entry.is_fenced && reads_out_ > 0) return nullptr;
+  if (entry.shape->reads && reads_out_ >= reads_out_max_) return nullptr;
+  if (cursor_ == offered_) ++offered_;
+  shown_ = cursor_;
+  return &entry.op;
+}
+
+void SendWindow::issued(Instant) {
+  // What next() gave may have ended meanwhile: its payload was not there, or a late answer came.
+  if (!is_active() || cursor_ == offered_ || cursor_ != shown_) return;
+  if (at(cursor_).status != Status::kSuccess) return;
+  reads_out_ += at(cursor_).shape->reads;
+  if (cursor_ == issued_) ++issued_;
+  ++cursor_;
+  // Nobody acknowledges on an unreliable service: out is done (9.8.1, 10.7.3.1).
+  if (config_.type != QpType::kRc) complete_upto(cursor_);
+}
+
+// -- answers ------------------------------------------------------------------------------------
+
+void SendWindow::answered(OpIndex upto, Answer answer, Instant now, std::uint8_t rnr_timer) {
+  const std::uint32_t index = upto.value();
+  if (!is_active() || is_before(index, done_) || !is_before(index, issued_)) return;
+  if (answer == Answer::kDone) return complete_upto(index + 1);
+
+  // We went back already: this answer belongs to the round before.
+  const bool asks_again = answer == Answer::kNotReady || answer == Answer::kSilence;
+  if (asks_again && !is_before(index, cursor_)) return;
+  complete_upto(index);
+  if (!is_active() || done_ != index || at(index).status != Status::kSuccess) return;
+  switch (answer) {
+    case Answer::kNotReady:
+    case Answer::kSilence: return retry_later(answer, now, rnr_timer);
+    case Answer::kInvalidRequest:
+      return fail_oldest(Status::kRemoteInvalidRequest, Reason::kPeerInvalidRequest);
+    case Answer::kAccess: return fail_oldest(Status::kRemoteAccess, Reason::kPeerAccess);
+    case Answer::kOperation: return fail_oldest(Status::kRemoteOperation, Reason::kPeerOperation);
+    case Answer::kDone: return;
+  }
+}
+
+void SendWindow::retry_later(Answer answer, Instant now, std::uint8_t rnr_timer) {
+  if (answer == Answer::kSilence) {
+    if (retries_left_ == 0) return fail_oldest(Status::kRetryExceeded, Reason::kPeerSilent);
+    --retries_left_;
+    return go_back();
+  }
+  if (rnr_left_ == 0) return fail_oldest(Status::kRnrRetryExceeded, Reason::kPeerNotReady);
+  if (rnr_retry_ != kRetryWithoutLimit) --rnr_left_;
+  go_back();
+  resume_at_ = now + rnr_delay(rnr_timer);
+}
+
+void SendWindow::go_back() {
+  cursor_ = done_;
+  reads_out_ = 0;
+}
+
+void SendWindow::refill_counters() {
+  retries_left_ = retry_count_;
+  rnr_left_ = rnr_retry_;
+  resume_at_.reset();
+}
+
+void SendWindow::complete_upto(std::uint32_t end) {
+  const std::uint32_t begin = done_;
+  while (is_before(done_, end) && at(done_).status == Status::kSuccess && !lost_) {
+    const Entry& entry = at(done_);
+    if (entry.is_signaled) push(entry, Status::kSuccess, Reason::kNone);
+    if (is_before(done_, cursor_))
+      reads_out_ -= entry.shape->reads;
+    else
+      ++cursor_;
+    ++done_;
+  }
+  if (done_ == begin) return settle();
+  refill_counters();
+  config_.queue->free_upto(done_);
+  settle();
+}
+
+// After anything that may have moved done_ or marked an operation.
+void SendWindow::settle() {
+  if (!is_active()) return;
+  if (lost_) {
+    mode_ = Mode::kFlushing;
+    flush_reason_ = Reason::kCompletionQueueFull;
+    flush_rest();
+    return tell_lost_completion();
+  }
+  if (done_ != fetched_ && at(done_).status != Status::kSuccess)
+    return fail_oldest(at(done_).status, at(done_).reason);
+  if (mode_ == Mode::kDraining && is_drained() && !drained_told_) {
+    drained_told_ = true;
+    config_.owner->window_drained();
+  }
+}
+
+void SendWindow::fail_oldest(Status status, Reason reason) {
+  mode_ = Mode::kFlushing;
+  flush_reason_ = Reason::kFlushedAfterFailure;
+  push(at(done_), status, reason);
+  ++done_;
+  flush_rest();
+  if (lost_) return tell_lost_completion();
+  config_.owner->window_failed(WindowFault::kFailed);
+}
+
+void SendWindow::fail_locally(Entry& entry, Status status, Reason reason) {
+  entry.status = status;
+  entry.reason = reason;
+  settle();
+}
+
+void SendWindow::peer_lost(Instant) {
+  if (config_.type != QpType::kRc || !is_active()) return;
+  if (mode_ == Mode::kDraining && is_drained()) return;
+  if (done_ == fetched_ && !fetch()) return;
+  settle();
+  if (is_active()) fail_oldest(Status::kRetryExceeded, Reason::kPeerLost);
+}
+
+// -- completions --------------------------------------------------------------------------------
+
+void SendWindow::push(const Entry& entry, Status status, Reason reason) {
+  Completion completion;
+  completion.wr_id = entry.wr_id;
+  completion.status = status;
+  completion.kind = entry.shape ? entry.shape->completion : queues::CompletionKind::kSend;
+  completion.vendor_error = static_cast<std::uint32_t>(reason);
+  completion.qp = config_.qp;
+  if (status == Status::kSuccess && entry.shape->reads)
+    completion.byte_length = static_cast<std::uint32_t>(entry.op.length);
+  if (!config_.completions->push(completion, false)) lost_ = true;
+}
+
+void SendWindow::flush_rest() {
+  for (; done_ != config_.queue->posted(); ++done_) {
+    Entry unfetched;
+    const bool is_fetched = is_before(done_, fetched_);
+    if (!is_fetched) describe(unfetched, config_.queue->at(done_), done_);
+    push(is_fetched ? at(done_) : unfetched, Status::kFlushed, flush_reason_);
+  }
+  cursor_ = issued_ = offered_ = fetched_ = done_;
+  reads_out_ = 0;
+  resume_at_.reset();
+  config_.queue->free_upto(done_);
+}
+
+void SendWindow::tell_lost_completion() {
+  if (lost_told_) return;
+  lost_told_ = true;
+  config_.owner->window_failed(WindowFault::kCompletionLost);
+}
+
+// -- payload ------------------------------------------------------------------------------------
+
+Result<void, memory::RegionRefusal> SendWindow::gather(OpIndex op, std::uint64_t offset,
+                                                       std::span<std::byte> to) {
+  Entry* entry = find(op);
+  if (!entry) return refuse(memory::RegionRefusal::kNoSuchKey);
+  if (entry->shape->reads || !is_inside(offset, to.size(), entry->op.length))
+    return refuse(memory::RegionRefusal::kOutOfRange);
+  if (to.empty()) return {};
+  const SendWqe& copy = wqe(op.value());
+  if (copy.flags & queues::kInline) {
+    std::memcpy(to.data(), queues::SendQueue::inline_payload(copy).data() + offset, to.size());
+    return {};
+  }
+  auto result =
+      memory::gather(*config_.regions, config_.pd, queues::SendQueue::sges(copy), offset, to);
+  if (!result) fail_locally(*entry, Status::kLocalProtection, local_reason(result.error()));
+  return result;
+}
+
+Result<void, memory::RegionRefusal> SendWindow::scatter(OpIndex op, std::uint64_t offset,
+                                                        std::span<const std::byte> from) {
+  Entry* entry = find(op);
+  if (!entry) return refuse(memory::RegionRefusal::kNoSuchKey);
+  if (!entry->shape->reads) return refuse(memory::RegionRefusal::kOutOfRange);
+  if (!is_inside(offset, from.size(), entry->op.length)) {
+    fail_locally(*entry, Status::kBadResponse, Reason::kAnswerTooLong);
+    return refuse(memory::RegionRefusal::kOutOfRange);
+  }
+  if (from.empty()) return {};
+  auto result = memory::scatter(*config_.regions, config_.pd,
+                                queues::SendQueue::sges(wqe(op.value())), offset, from);
+  if (!result) fail_locally(*entry, Status::kLocalProtection, local_reason(result.error()));
+  return result;
+}
+
+std::span<const Sge> SendWindow::sges(OpIndex op) const {
+  return find(op) ? queues::SendQueue::sges(wqe(op.value())) : std::span<const Sge>();
+}
+
+std::span<const std::byte> SendWindow::inline_payload(OpIndex op) const {
+  if (!find(op)) return {};
+  return queues::SendQueue::inline_payload(wqe(op.value()));
+}
+
+// -- looking ------------------------------------------------------------------------------------
+
+bool SendWindow::has_outstanding() const { return is_active() && done_ != issued_; }
+
+OpIndex SendWindow::oldest() const { return OpIndex(done_); }
+
+bool SendWindow::has_work() const {
+  if (mode_ == Mode::kDraining) return !is_drained();
+  return mode_ == Mode::kRunning && done_ != config_.queue->posted();
+}
+
+const Operation* SendWindow::outstanding(OpIndex op) const {
+  const Entry* entry = find(op);
+  return entry && is_before(op.value(), offered_) ? &entry->op : nullptr;
+}
+
+std::optional<Instant> SendWindow::resume_at() const { return resume_at_; }
+
+// -- for the queue pair -------------------------------------------------------------------------
+
+void SendWindow::start(const QpAttributes& attributes) {
+  reads_out_max_ = attributes.reads_out_max;
+  retry_count_ = attributes.retry_count;
+  rnr_retry_ = attributes.rnr_retry;
+  if (attributes.state != QpState::kReadyToSend) return;
+  if (mode_ != Mode::kRunning) refill_counters();
+  mode_ = Mode::kRunning;
+  flush_reason_ = Reason::kFlushedByModify;
+}
+
+void SendWindow::stop_new() {
+  if (mode_ != Mode::kRunning) return;
+  mode_ = Mode::kDraining;
+  drained_told_ = false;
+  settle();
+}
+
+void SendWindow::flush() {
+  mode_ = Mode::kFlushing;
+  flush_rest();
+  if (lost_) tell_lost_completion();
+}
+
+void SendWindow::reset() {
+  mode_ = Mode::kIdle;
+  flush_reason_ = Reason::kFlushedByModify;
+  config_.queue->reset();
+  done_ = cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();
+  reads_out_ = 0;
+  lost_ = lost_told_ = drained_told_ = false;
+  resume_at_.reset();
+}
+
+bool SendWindow::accepts_posts() const { return mode_ != Mode::kIdle; }
+
+}  // namespace verbena::qp
