@@ -13,6 +13,7 @@
 #include "base/result.h"
 #include "memory/region_table.h"
 #include "qp/operation.h"
+#include "qp/reason.h"
 #include "qp/state.h"
 #include "queues/completion_queue.h"
 #include "queues/work_queue.h"
@@ -82,8 +83,10 @@ class Responder {
   // Datagrams: whether the QKey fits (10.2.5). A wrong one is dropped in silence and counted.
   bool datagram_allowed(std::uint32_t qkey) const;
 
-  std::uint8_t rnr_timer() const;  // the code to send with kNotReady
-  bool is_receiving() const;       // in RTR, RTS, SQD, SQE
+  std::uint8_t rnr_timer() const;                        // the code to send with kNotReady
+  bool is_receiving() const;                             // in RTR, RTS, SQD, SQE
+  Reason last_refusal() const { return last_refusal_; }  // why, in detail
+  std::uint64_t wrong_qkeys() const { return wrong_qkeys_; }
 
   // -- for the queue pair
   void start(const QpAttributes& attributes);  // RTR, or changed attributes
@@ -92,8 +95,49 @@ class Responder {
   void reset();
 
  private:
-  // Left to the implementation.
+  // Of a message: taken when it begins, kept when it is abandoned, so that no receive is lost.
+  struct Current {
+    bool has_receive = false;
+    bool in_progress = false;
+    std::uint64_t length = 0;
+    queues::Receive receive;
+  };
+
+  bool take_receive();
+  void note_first_message();
+  // Whether the queue pair does this at all. `access` is 0 for SEND.
+  Result<void, Refusal> admit(std::uint32_t access, std::uint64_t length);
+  Result<void, Refusal> check_range(MemoryKey key, std::uint64_t address, std::uint64_t length,
+                                    std::uint32_t access);
+
+  // The one place for each kind of refusal.
+  Result<void, Refusal> drop(Reason reason);  // nothing happens here
+  Result<void, Refusal> not_ready();
+  Result<void, Refusal> bad_request(Reason reason);
+  Result<void, Refusal> bad_access(Reason reason);
+  Result<void, Refusal> bad_range(memory::RegionRefusal refusal);
+  Result<void, Refusal> bad_receive(queues::Status status, Reason reason, Refusal refusal);
+  Result<void, Refusal> too_short();
+
+  queues::Completion completion_of_receive() const;
+  Result<void, Refusal> complete(const queues::Completion& completion, bool is_solicited);
+  void complete_failed(queues::Status status, Reason reason);
+  void tell_lost_completion();
+  std::uint32_t grh_room() const;
+
   Config config_;
+  bool receiving_ = false;
+  bool in_rtr_ = false;
+  bool first_message_seen_ = false;
+  bool lost_ = false;
+  bool lost_told_ = false;
+  std::uint32_t access_ = 0;
+  std::uint32_t qkey_ = 0;
+  std::uint8_t rnr_timer_ = 0;
+  std::uint8_t reads_in_max_ = 0;
+  Reason last_refusal_ = Reason::kNone;
+  mutable std::uint64_t wrong_qkeys_ = 0;
+  Current current_;
 };
 
 }  // namespace verbena::qp

@@ -1,0 +1,324 @@
+// SPDX-License-Identifier: MIT
+// Who gets which error (IBTA vol 1, 9.9.3, table "responder error behavior summary"):
+//
+//   what is wrong                        the peer (RC)     here                            UC, UD
+//   no receive posted                    RNR NAK           nothing                         dropped
+//   operation not enabled, too long,     invalid request   ERR, event: request error       dropped
+//     misaligned atomic, no resources
+//   rkey, range, domain, rights          access            ERR, event: access error        dropped
+//   memory behind the rkey is gone       operation         ERR, event: access error        dropped
+//   receive too short                    invalid request   receive: local length; ERR      (1)
+//   receive's own memory is bad          operation         receive: local protection; ERR  the same
+//   invalidate of a key that is no       access            receive: remote invalid         dropped
+//     window                                               request; ERR, event
+//   completion queue full                operation         ERR, event: fatal               the same
+//
+// (1) Dropped, and the receive waits for the next message (class D), unless it came from a shared
+//     receive queue: then it completes in error (class E).
+//
+// "Not enabled" is an invalid request, not an access error: the specification counts "RDMA or
+// ATOMIC on a QP not set up for this" to the unsupported opcodes, and hardware and rxe do the same.
+// Access errors are about keys.
+#include "qp/responder.h"
+
+#include "base/assert.h"
+#include "qp/opcode.h"
+
+namespace verbena::qp {
+
+using queues::Completion;
+using queues::CompletionKind;
+using queues::Status;
+
+namespace {
+
+constexpr std::uint32_t kGrhBytes = 40;
+constexpr std::uint64_t kAtomicBytes = 8;
+
+constexpr bool receives_in(QpState state) {
+  switch (state) {
+    case QpState::kReadyToReceive:
+    case QpState::kReadyToSend:
+    case QpState::kDrained:
+    case QpState::kSendError: return true;
+    case QpState::kReset:
+    case QpState::kInit:
+    case QpState::kError: return false;
+  }
+  return false;
+}
+
+// What each type of queue pair serves (9.4, table 37).
+constexpr bool serves(QpType type, std::uint32_t access) {
+  switch (type) {
+    case QpType::kRc: return true;
+    case QpType::kUc: return access == 0 || access == memory::kRemoteWrite;
+    case QpType::kUd: return access == 0;
+  }
+  return false;
+}
+
+}  // namespace
+
+Responder::Responder(const Config& config) : config_(config) {}
+
+// -- refusals -----------------------------------------------------------------------------------
+
+Result<void, Refusal> Responder::drop(Reason reason) {
+  last_refusal_ = reason;
+  return refuse(Refusal::kInvalidRequest);
+}
+
+Result<void, Refusal> Responder::not_ready() {
+  last_refusal_ = Reason::kNoReceivePosted;
+  return refuse(Refusal::kNotReady);
+}
+
+Result<void, Refusal> Responder::bad_request(Reason reason) {
+  last_refusal_ = reason;
+  if (config_.type == QpType::kRc) config_.owner->responder_failed(ResponderFault::kRequest);
+  return refuse(Refusal::kInvalidRequest);
+}
+
+Result<void, Refusal> Responder::bad_access(Reason reason) {
+  last_refusal_ = reason;
+  if (config_.type == QpType::kRc) config_.owner->responder_failed(ResponderFault::kAccess);
+  return refuse(Refusal::kAccess);
+}
+
+Result<void, Refusal> Responder::bad_range(memory::RegionRefusal refusal) {
+  const auto answer = bad_access(remote_reason(refusal));
+  // The key was right; that its memory is gone is not the peer's mistake.
+  if (refusal == memory::RegionRefusal::kFault) return refuse(Refusal::kOperation);
+  return answer;
+}
+
+Result<void, Refusal> Responder::bad_receive(Status status, Reason reason, Refusal refusal) {
+  last_refusal_ = reason;
+  complete_failed(status, reason);
+  if (lost_)
+    tell_lost_completion();
+  else
+    config_.owner->responder_failed(ResponderFault::kReceive);
+  return refuse(refusal);
+}
+
+Result<void, Refusal> Responder::too_short() {
+  if (config_.type != QpType::kRc && !config_.is_shared) return drop(Reason::kReceiveTooShort);
+  return bad_receive(Status::kLocalLength, Reason::kReceiveTooShort, Refusal::kInvalidRequest);
+}
+
+Result<void, Refusal> Responder::admit(std::uint32_t access, std::uint64_t length) {
+  if (!receiving_) return drop(Reason::kNotReceiving);
+  note_first_message();
+  if (!serves(config_.type, access)) return bad_request(Reason::kOperationNotForType);
+  if ((access_ & access) != access) return bad_request(Reason::kOperationNotEnabled);
+  if (length > kMessageMax) return bad_request(Reason::kRequestTooLong);
+  const bool needs_resources = access == memory::kRemoteRead || access == memory::kRemoteAtomic;
+  if (needs_resources && reads_in_max_ == 0) return bad_request(Reason::kNoReadResources);
+  return {};
+}
+
+void Responder::note_first_message() {
+  if (!in_rtr_ || first_message_seen_) return;
+  first_message_seen_ = true;
+  config_.owner->communication_established();
+}
+
+// -- receives -----------------------------------------------------------------------------------
+
+bool Responder::take_receive() {
+  if (!current_.has_receive) current_.has_receive = config_.queue->take(current_.receive);
+  return current_.has_receive;
+}
+
+std::uint32_t Responder::grh_room() const { return config_.type == QpType::kUd ? kGrhBytes : 0; }
+
+Result<void, Refusal> Responder::begin_receive(std::uint64_t length) {
+  // A message that was abandoned leaves its receive to this one: RC repeats it, UC drops it.
+  current_.in_progress = false;
+  if (auto admitted = admit(0, length); !admitted) return admitted;
+  if (!take_receive()) return not_ready();
+  if (length + grh_room() > current_.receive.room()) return too_short();
+  current_.in_progress = true;
+  current_.length = length;
+  return {};
+}
+
+Result<void, Refusal> Responder::place(std::uint64_t offset, std::span<const std::byte> bytes) {
+  if (!receiving_ || !current_.in_progress) return drop(Reason::kNoMessageInProgress);
+  if (offset > current_.length || bytes.size() > current_.length - offset) return too_short();
+  if (bytes.empty()) return {};
+  const auto placed = memory::scatter(*config_.regions, config_.receive_pd, current_.receive.list(),
+                                      offset + grh_room(), bytes);
+  if (placed) return {};
+  return bad_receive(Status::kLocalProtection, local_reason(placed.error()), Refusal::kOperation);
+}
+
+Result<void, Refusal> Responder::place_grh(std::span<const std::byte> grh) {
+  VERBENA_ASSERT(config_.type == QpType::kUd && grh.size() == kGrhBytes);
+  if (!receiving_ || !current_.in_progress) return drop(Reason::kNoMessageInProgress);
+  const auto placed =
+      memory::scatter(*config_.regions, config_.receive_pd, current_.receive.list(), 0, grh);
+  if (placed) return {};
+  return bad_receive(Status::kLocalProtection, local_reason(placed.error()), Refusal::kOperation);
+}
+
+Result<void, Refusal> Responder::finish_receive(const Arrived& arrived) {
+  if (!receiving_ || !current_.in_progress) return drop(Reason::kNoMessageInProgress);
+  if (arrived.invalidates) {
+    if (config_.type != QpType::kRc) return drop(Reason::kOperationNotForType);
+    // There are no memory windows yet, and a region is not the peer's to invalidate (10.6.5).
+    complete_failed(Status::kRemoteInvalidRequest, Reason::kRemoteInvalidateRefused);
+    return bad_access(Reason::kRemoteInvalidateRefused);
+  }
+  Completion completion = completion_of_receive();
+  completion.kind = CompletionKind::kReceive;
+  completion.byte_length = static_cast<std::uint32_t>(current_.length) + grh_room();
+  if (arrived.has_immediate) {
+    completion.flags |= queues::kHasImmediate;
+    completion.immediate = arrived.immediate;
+  }
+  if (config_.type == QpType::kUd) {
+    completion.source_qp = arrived.source_qp;
+    if (arrived.has_grh) completion.flags |= queues::kHasGrh;
+  }
+  return complete(completion, arrived.is_solicited);
+}
+
+Result<void, Refusal> Responder::finish_write_with_immediate(std::uint64_t length,
+                                                             const Arrived& arrived) {
+  current_.in_progress = false;
+  if (auto admitted = admit(memory::kRemoteWrite, length); !admitted) return admitted;
+  if (!take_receive()) return not_ready();
+  Completion completion = completion_of_receive();
+  completion.kind = CompletionKind::kReceiveWithImmediate;
+  completion.byte_length = static_cast<std::uint32_t>(length);
+  completion.flags = queues::kHasImmediate;
+  completion.immediate = arrived.immediate;
+  return complete(completion, arrived.is_solicited);
+}
+
+Completion Responder::completion_of_receive() const {
+  Completion completion;
+  completion.wr_id = current_.receive.wr_id;
+  completion.kind = CompletionKind::kReceive;
+  completion.qp = config_.qp;
+  return completion;
+}
+
+Result<void, Refusal> Responder::complete(const Completion& completion, bool is_solicited) {
+  current_.has_receive = current_.in_progress = false;
+  if (config_.completions->push(completion, is_solicited)) return {};
+  lost_ = true;
+  last_refusal_ = Reason::kCompletionQueueFull;
+  tell_lost_completion();
+  return refuse(Refusal::kOperation);
+}
+
+void Responder::tell_lost_completion() {
+  if (lost_told_) return;
+  lost_told_ = true;
+  config_.owner->responder_failed(ResponderFault::kCompletionLost);
+}
+
+void Responder::complete_failed(Status status, Reason reason) {
+  Completion completion = completion_of_receive();
+  completion.status = status;
+  completion.vendor_error = static_cast<std::uint32_t>(reason);
+  current_.has_receive = current_.in_progress = false;
+  if (!config_.completions->push(completion, false)) lost_ = true;
+}
+
+// -- one-sided ----------------------------------------------------------------------------------
+
+Result<void, Refusal> Responder::check_range(MemoryKey key, std::uint64_t address,
+                                             std::uint64_t length, std::uint32_t access) {
+  current_.in_progress = false;
+  if (auto admitted = admit(access, length); !admitted) return admitted;
+  if (length == 0) return {};
+  const auto lease = config_.regions->lease(key, config_.pd, address, length, access);
+  if (!lease) return bad_range(lease.error());
+  return {};
+}
+
+Result<void, Refusal> Responder::begin_write(MemoryKey key, std::uint64_t address,
+                                             std::uint64_t length) {
+  return check_range(key, address, length, memory::kRemoteWrite);
+}
+
+Result<void, Refusal> Responder::write(MemoryKey key, std::uint64_t address,
+                                       std::span<const std::byte> bytes) {
+  if (!receiving_) return drop(Reason::kNotReceiving);
+  if (bytes.empty()) return {};
+  const auto done = memory::write_range(*config_.regions, config_.pd, key, address, bytes);
+  if (!done) return bad_range(done.error());
+  return {};
+}
+
+Result<void, Refusal> Responder::begin_read(MemoryKey key, std::uint64_t address,
+                                            std::uint64_t length) {
+  return check_range(key, address, length, memory::kRemoteRead);
+}
+
+Result<void, Refusal> Responder::read(MemoryKey key, std::uint64_t address,
+                                      std::span<std::byte> to) {
+  if (!receiving_) return drop(Reason::kNotReceiving);
+  if (to.empty()) return {};
+  const auto done = memory::read_range(*config_.regions, config_.pd, key, address, to);
+  if (!done) return bad_range(done.error());
+  return {};
+}
+
+Result<std::uint64_t, Refusal> Responder::atomic(MemoryKey key, std::uint64_t address,
+                                                 memory::AtomicRequest request) {
+  current_.in_progress = false;
+  auto allowed = admit(memory::kRemoteAtomic, kAtomicBytes);
+  if (allowed && address % kAtomicBytes != 0) allowed = bad_request(Reason::kMisalignedAtomic);
+  if (!allowed) return refuse(allowed.error());
+  const auto before = memory::atomic_on_range(*config_.regions, config_.pd, key, address, request);
+  if (before) return *before;
+  return refuse(bad_range(before.error()).error());
+}
+
+bool Responder::datagram_allowed(std::uint32_t qkey) const {
+  if (config_.type != QpType::kUd || !receiving_) return false;
+  if (qkey != qkey_) ++wrong_qkeys_;
+  return qkey == qkey_;
+}
+
+std::uint8_t Responder::rnr_timer() const { return rnr_timer_; }
+bool Responder::is_receiving() const { return receiving_; }
+
+// -- for the queue pair -------------------------------------------------------------------------
+
+void Responder::start(const QpAttributes& attributes) {
+  const bool enters = !receiving_;
+  receiving_ = receives_in(attributes.state);
+  in_rtr_ = attributes.state == QpState::kReadyToReceive;
+  if (enters) first_message_seen_ = false;
+  access_ = attributes.access;
+  qkey_ = attributes.qkey;
+  rnr_timer_ = attributes.rnr_timer;
+  reads_in_max_ = attributes.reads_in_max;
+}
+
+void Responder::flush() {
+  receiving_ = false;
+  if (current_.has_receive) complete_failed(Status::kFlushed, Reason::kFlushedReceive);
+  while (!config_.is_shared && config_.queue->take(current_.receive))
+    complete_failed(Status::kFlushed, Reason::kFlushedReceive);
+  if (lost_) tell_lost_completion();
+}
+
+void Responder::reset() {
+  receiving_ = in_rtr_ = first_message_seen_ = false;
+  lost_ = lost_told_ = false;
+  access_ = qkey_ = 0;
+  rnr_timer_ = reads_in_max_ = 0;
+  last_refusal_ = Reason::kNone;
+  current_.has_receive = current_.in_progress = false;
+  if (!config_.is_shared) config_.queue->reset();
+}
+
+}  // namespace verbena::qp
