@@ -3,6 +3,7 @@
 // Guarded by its lock; never two of these locks at once.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -52,6 +53,7 @@ struct QpConfig {
   queues::ReceiveQueue* shared_receives = nullptr;  // borrowed; null: it has its own
   memory::RegionTable* regions = nullptr;
   QpEvents* events = nullptr;
+  std::uint32_t datagram_max = 4096;  // bytes in one datagram: the port's MTU
 };
 
 enum class PostError : std::uint8_t {
@@ -76,7 +78,7 @@ struct SendRequest {
   std::uint32_t address_handle = 0;
   QpNum remote_qp;
   std::uint32_t remote_qkey = 0;
-  std::span<const Sge> sges;  // unless inline_data is used; with kInline they are copied now
+  std::span<const Sge> sges;  // with kInline: what they name is copied now, keys do not matter
 };
 
 class QueuePair final : SendWindow::Owner, Responder::Owner {
@@ -92,9 +94,12 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   QpState state() const { return attributes_.state; }
   const QpAttributes& attributes() const { return attributes_; }
   const QpConfig& config() const { return config_; }
+  // SQD, and something begun before is not done yet (sq_draining of a query).
+  bool is_draining() const;
 
   Result<void, PostError> post_send(const SendRequest& request);
-  // Not with the lock: a receive queue has its own. kWrongState in RESET.
+  // Not with the lock: a receive queue has its own. kWrongState in RESET, and with a shared receive
+  // queue. In ERR the receive is flushed.
   Result<void, PostError> post_receive(std::uint64_t wr_id, std::span<const Sge> sges);
 
   SendWindow& window() { return window_; }
@@ -110,9 +115,18 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   void responder_failed(ResponderFault fault) override;
   void communication_established() override;
 
+  void take_values(const QpAttributes& wanted, std::uint32_t mask);
+  void enter(QpState to);
+  void set_state(QpState to);
+  void enter_error();
+  void start_afresh();
+  void tell(QpEvent event);
+  void fill(queues::SendWqe& wqe, const SendRequest& request) const;
+
   Mutex lock_;
   QpConfig config_;
   QpAttributes attributes_;
+  std::atomic<QpState> receive_state_{QpState::kReset};  // for post_receive, which has no lock
   queues::SendQueue send_queue_;
   std::unique_ptr<queues::ReceiveQueue> own_receives_;
   SendWindow window_;
