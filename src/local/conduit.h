@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+// A conduit: one direction of a connection between two queue pairs of this host, in memory that
+// both processes map.
+//
+// The responder makes it and offers it to the requester. Requests go one way in a ring; answers
+// that carry something (READ data, atomics, refusals) come back in a second ring, so that a flood
+// of requests can never keep an answer from fitting; plain acknowledgements are one counter. Every
+// connection has a conduit of its own and a random id, so nothing of an earlier connection can be
+// mistaken for this one.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/types.h"
+#include "host/process_page.h"
+#include "host/shared_memory.h"
+#include "local/record_ring.h"
+
+namespace verbena::local {
+
+struct ConduitHeader {
+  static constexpr std::uint64_t kMagic = 0x01'74'69'75'64'6E'6F'43;  // "Conduit\1" in memory
+
+  std::uint64_t magic;
+  std::uint64_t id;
+  std::uint32_t layout_version;
+  std::uint32_t request_units;
+  std::uint32_t response_units;
+
+  // Written by the requester.
+  alignas(64) std::atomic<std::uint32_t> responses_consumed;
+  std::atomic<std::uint32_t> request_writer_waits;
+  std::atomic<std::uint32_t> requester_closed;
+
+  // Written by the responder. `executed` counts the operations that are done: the acknowledgement.
+  alignas(64) std::atomic<std::uint32_t> executed;
+  std::atomic<std::uint32_t> requests_consumed;
+  std::atomic<std::uint32_t> response_writer_waits;
+  std::atomic<std::uint32_t> responder_closed;
+};
+static_assert(sizeof(ConduitHeader) == 192);
+
+inline constexpr std::uint32_t kRequestUnits = 2048;   // 128 KiB
+inline constexpr std::uint32_t kResponseUnits = 2048;  // 128 KiB
+inline constexpr std::size_t kRingsOffset = 4096;
+inline constexpr std::size_t kConduitSize =
+    kRingsOffset + (std::size_t{kRequestUnits} + kResponseUnits) * kUnit;
+
+// The largest payload of one record: a quarter of the ring less its head, in whole pages.
+inline constexpr std::uint32_t kPieceMax = 16 * 1024;
+static_assert(units_for(kPieceMax) <= kRequestUnits / 4);
+// What fits into a request's first unit.
+inline constexpr std::uint32_t kInlineMax = 16;
+
+enum class RequestKind : std::uint8_t {
+  kSend = 1,
+  kWrite = 2,
+  kRead = 3,
+  kCompareSwap = 4,
+  kFetchAdd = 5,
+};
+enum RequestFlag : std::uint8_t {
+  kFirst = 1,
+  kLast = 2,
+  kWithImmediate = 4,
+  kWithInvalidate = 8,
+  kSolicitedEvent = 16,
+};
+
+struct RequestRecord {
+  RecordHead head;
+  std::uint32_t index;           // of the operation
+  std::uint32_t epoch;           // how often the requester went back
+  std::uint32_t total_length;    // of the message
+  std::uint32_t piece_length;    // of this record's payload
+  std::uint64_t remote_address;  // of the message's first byte
+  std::uint32_t remote_key;
+  std::uint32_t immediate;
+  std::uint32_t offset;  // of this piece in the message
+  std::uint32_t reserved;
+  union {
+    std::byte inline_payload[kInlineMax];  // when piece_length <= kInlineMax
+    struct {
+      std::uint64_t compare_add;
+      std::uint64_t swap;
+    } atomic;
+  };
+};
+static_assert(sizeof(RequestRecord) == kUnit);
+
+enum class ResponseKind : std::uint8_t {
+  kData = 1,     // a piece of a READ
+  kValue = 2,    // of an atomic, before
+  kRefusal = 3,  // with a qp::Answer
+};
+
+struct ResponseRecord {
+  RecordHead head;
+  std::uint32_t index;
+  std::uint32_t offset;
+  std::uint32_t piece_length;
+  std::uint8_t answer;
+  std::uint8_t rnr_timer;
+  std::uint16_t reserved;
+  std::uint64_t value;
+  std::byte unused[32];
+};
+static_assert(sizeof(ResponseRecord) == kUnit);
+
+// One datagram; its payload follows. GIDs in network order.
+struct DatagramRecord {
+  RecordHead head;
+  std::uint32_t source_qp;
+  std::uint32_t destination_qp;
+  std::uint32_t qkey;
+  std::uint32_t length;
+  std::uint32_t immediate;
+  std::uint8_t traffic_class;
+  std::uint8_t hop_limit;
+  std::uint16_t reserved;
+  Gid source;
+  Gid destination;
+};
+static_assert(sizeof(DatagramRecord) == kUnit);
+inline constexpr std::uint8_t kDatagram = 1;
+inline constexpr std::uint32_t kDatagramMax = 4096;
+
+// A mapped conduit. Which end we are is settled by which of the two pairs of rings is used.
+class Conduit {
+ public:
+  Conduit() = default;
+  // Ours, new: `memory` is zero and of kConduitSize.
+  static Conduit prepare(host::SharedMemory memory, std::uint64_t id);
+  // A peer's: false content gives an empty conduit.
+  static Conduit accept(host::SharedMemory memory, std::uint64_t id);
+
+  explicit operator bool() const { return static_cast<bool>(memory_); }
+  std::uint64_t id() const { return id_; }
+  ConduitHeader& header() const { return memory_.at<ConduitHeader>(0); }
+
+  RingWriter request_writer() const { return {requests(), kRequestUnits, request_words()}; }
+  RingReader request_reader() const { return {requests(), kRequestUnits, request_words()}; }
+  RingWriter response_writer() const { return {responses(), kResponseUnits, response_words()}; }
+  RingReader response_reader() const { return {responses(), kResponseUnits, response_words()}; }
+
+ private:
+  Conduit(host::SharedMemory memory, std::uint64_t id) : memory_(std::move(memory)), id_(id) {}
+  std::byte* requests() const { return memory_.data() + kRingsOffset; }
+  std::byte* responses() const { return requests() + std::size_t{kRequestUnits} * kUnit; }
+  RingWords request_words() const {
+    return {&header().requests_consumed, &header().request_writer_waits};
+  }
+  RingWords response_words() const {
+    return {&header().responses_consumed, &header().response_writer_waits};
+  }
+
+  host::SharedMemory memory_;
+  std::uint64_t id_ = 0;
+};
+
+}  // namespace verbena::local

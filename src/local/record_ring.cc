@@ -1,0 +1,83 @@
+// SPDX-License-Identifier: MIT
+#include "local/record_ring.h"
+
+#include <cstring>
+
+#include "base/fence.h"
+
+namespace verbena::local {
+
+bool RingWriter::refresh(std::uint32_t wanted) {
+  const std::uint32_t seen = words_.consumed->load(std::memory_order_acquire);
+  if (position_ - seen > position_ - consumed_) {
+    // Behind what it was, or ahead of what was written.
+    broken_ = true;
+    return false;
+  }
+  consumed_ = seen;
+  return units_ - (position_ - consumed_) >= wanted;
+}
+
+bool RingWriter::has_room(std::uint32_t wanted) {
+  if (units_ - (position_ - consumed_) >= wanted) return true;
+  if (refresh(wanted) || broken_) return !broken_;
+  // Say that we wait, then look once more: the reader returns units first and looks at the word
+  // after.
+  words_.writer_waits->exchange(1, std::memory_order_seq_cst);
+  full_fence();
+  return refresh(wanted);
+}
+
+std::byte* RingWriter::reserve(std::uint32_t units) {
+  VERBENA_ASSERT(units > 0 && units <= units_ / 4);
+  if (broken_) return nullptr;
+  const std::uint32_t to_end = units_ - (position_ & (units_ - 1));
+  const std::uint32_t filler = to_end < units ? to_end : 0;
+  // One more, for the cleared tag behind the record.
+  if (!has_room(filler + units + 1)) return nullptr;
+  if (filler != 0) publish(filler, kFiller, 0);
+  return reinterpret_cast<std::byte*>(head_at(position_));
+}
+
+void RingWriter::publish(std::uint32_t units, std::uint8_t kind, std::uint8_t flags) {
+  head_at(position_ + units)->tag.store(0, std::memory_order_relaxed);
+  RecordHead* head = head_at(position_);
+  head->units = static_cast<std::uint16_t>(units);
+  head->kind = kind;
+  head->flags = flags;
+  head->tag.store(tag_of(position_), std::memory_order_release);
+  position_ += units;
+}
+
+bool RingReader::peek(Unit& first, const std::byte*& payload, std::uint32_t& units) {
+  while (!broken_ && has_record()) {
+    const std::byte* record = at(position_);
+    // The tag is an atomic of ours and stays out of the copy.
+    std::memcpy(first.bytes + sizeof(std::uint32_t), record + sizeof(std::uint32_t),
+                kUnit - sizeof(std::uint32_t));
+    std::uint16_t claimed = 0;
+    std::memcpy(&claimed, first.bytes + offsetof(RecordHead, units), sizeof claimed);
+    const std::uint32_t to_end = units_ - (position_ & (units_ - 1));
+    if (claimed == 0 || claimed > to_end) {
+      broken_ = true;
+      return false;
+    }
+    units = claimed;
+    payload = record + kUnit;
+    if (std::to_integer<std::uint8_t>(first.bytes[offsetof(RecordHead, kind)]) != kFiller)
+      return true;
+    consume(units);
+  }
+  return false;
+}
+
+bool RingReader::give_back() {
+  if (position_ == given_back_) return false;
+  given_back_ = position_;
+  words_.consumed->store(position_, std::memory_order_release);
+  full_fence();
+  if (words_.writer_waits->load(std::memory_order_seq_cst) == 0) return false;
+  return words_.writer_waits->exchange(0, std::memory_order_seq_cst) != 0;
+}
+
+}  // namespace verbena::local

@@ -1,0 +1,119 @@
+// SPDX-License-Identifier: MIT
+// A ring of records between two processes: one writes, one reads.
+//
+// The ring is an array of 64-byte units. A record is one or more whole units that never wrap around
+// the end; a filler takes the rest of a lap. Its first word is a tag made from its position, stored
+// last (release): the reader looks for the tag that belongs to its own position, so a message costs
+// one line to transfer, and nothing else is shared but the count of units that the reader has given
+// back. Before a record is published, the first word of the unit behind it is cleared, so that old
+// payload there cannot be taken for a record.
+//
+// Everything in the ring is hostile to both sides. The writer believes a returned count only if it
+// lies between what it knew and what it wrote; the reader copies a record's first unit out before
+// it looks at it, and bounds its length.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+#include "base/assert.h"
+
+namespace verbena::local {
+
+inline constexpr std::size_t kUnit = 64;
+
+// What begins every record. `units` counts this record's units, the first one included.
+struct RecordHead {
+  std::atomic<std::uint32_t> tag;
+  std::uint16_t units;
+  std::uint8_t kind;  // 0 is the filler; the rest belongs to the user of the ring
+  std::uint8_t flags;
+};
+static_assert(sizeof(RecordHead) == 8);
+inline constexpr std::uint8_t kFiller = 0;
+
+// A private copy of a record's first unit, for the reader.
+struct alignas(kUnit) Unit {
+  std::byte bytes[kUnit];
+};
+
+// The two words of a ring that both sides use, each on a line of the side that writes it.
+struct RingWords {
+  std::atomic<std::uint32_t>* consumed = nullptr;  // units given back; written by the reader
+  std::atomic<std::uint32_t>* writer_waits =
+      nullptr;  // 1: ring the writer's bell when units come back
+};
+
+constexpr std::uint32_t tag_of(std::uint32_t position) { return position << 1 | 1; }
+
+class RingWriter {
+ public:
+  RingWriter() = default;
+  // `units`: a power of two, at least 64.
+  RingWriter(std::byte* memory, std::uint32_t units, RingWords words)
+      : memory_(memory), units_(units), words_(words) {}
+
+  // Room for a record of `units` units (a quarter of the ring at most), or null when the reader is
+  // behind: it will see that we wait.
+  std::byte* reserve(std::uint32_t units);
+  // Makes the record at the place that reserve gave visible.
+  void publish(std::uint32_t units, std::uint8_t kind, std::uint8_t flags);
+  // The reader returned an impossible count.
+  bool is_broken() const { return broken_; }
+
+ private:
+  RecordHead* head_at(std::uint32_t position) const {
+    return reinterpret_cast<RecordHead*>(memory_ + std::size_t{position & (units_ - 1)} * kUnit);
+  }
+  bool has_room(std::uint32_t wanted);
+  bool refresh(std::uint32_t wanted);
+
+  std::byte* memory_ = nullptr;
+  std::uint32_t units_ = 0;
+  RingWords words_;
+  std::uint32_t position_ = 0;
+  std::uint32_t consumed_ = 0;  // as last seen
+  bool broken_ = false;
+};
+
+class RingReader {
+ public:
+  RingReader() = default;
+  RingReader(const std::byte* memory, std::uint32_t units, RingWords words)
+      : memory_(memory), units_(units), words_(words) {}
+
+  // One load: is there a record (or a filler) at our position?
+  bool has_record() const {
+    return reinterpret_cast<const RecordHead*>(at(position_))
+               ->tag.load(std::memory_order_acquire) == tag_of(position_);
+  }
+  // The next record: its first unit copied to `first`, its further units at `payload` (hostile, may
+  // change any time), `units` in all. False when there is none or the ring is broken.
+  bool peek(Unit& first, const std::byte*& payload, std::uint32_t& units);
+  // Done with the record that peek gave. Its units are free for the writer after the next
+  // give_back.
+  void consume(std::uint32_t units) { position_ += units; }
+  // Returns what was consumed; true when the writer waits for it and wants its bell rung.
+  bool give_back();
+  // The writer published an impossible record.
+  bool is_broken() const { return broken_; }
+
+ private:
+  const std::byte* at(std::uint32_t position) const {
+    return memory_ + std::size_t{position & (units_ - 1)} * kUnit;
+  }
+
+  const std::byte* memory_ = nullptr;
+  std::uint32_t units_ = 0;
+  RingWords words_;
+  std::uint32_t position_ = 0;
+  std::uint32_t given_back_ = 0;
+  bool broken_ = false;
+};
+
+constexpr std::uint32_t units_for(std::size_t payload) {
+  return 1 + static_cast<std::uint32_t>((payload + kUnit - 1) / kUnit);
+}
+
+}  // namespace verbena::local

@@ -1,0 +1,165 @@
+// SPDX-License-Identifier: MIT
+#include "local/record_ring.h"
+
+#include <gtest/gtest.h>
+
+#include <cstring>
+#include <memory>
+#include <thread>
+
+#include "base/random.h"
+
+namespace verbena::local {
+namespace {
+
+constexpr std::uint32_t kUnits = 64;
+
+class Ring : public ::testing::Test {
+ protected:
+  RingWords words() { return {&consumed, &writer_waits}; }
+  RecordHead& head_at(std::uint32_t unit) {
+    return *reinterpret_cast<RecordHead*>(memory + unit * kUnit);
+  }
+
+  alignas(kUnit) std::byte memory[kUnits * kUnit] = {};
+  std::atomic<std::uint32_t> consumed{0};
+  std::atomic<std::uint32_t> writer_waits{0};
+  RingWriter writer{memory, kUnits, words()};
+  RingReader reader{memory, kUnits, words()};
+  Unit unit;
+  const std::byte* payload = nullptr;
+  std::uint32_t units = 0;
+};
+
+TEST_F(Ring, IsEmptyAtFirst) {
+  EXPECT_FALSE(reader.has_record());
+  EXPECT_FALSE(reader.peek(unit, payload, units));
+  EXPECT_FALSE(reader.is_broken());
+}
+
+TEST_F(Ring, ShowsARecordOnlyWhenItIsPublished) {
+  ASSERT_NE(writer.reserve(2), nullptr);
+  EXPECT_FALSE(reader.peek(unit, payload, units));
+  writer.publish(2, 7, 3);
+  ASSERT_TRUE(reader.peek(unit, payload, units));
+  EXPECT_EQ(units, 2u);
+  EXPECT_EQ(std::to_integer<int>(unit.bytes[offsetof(RecordHead, kind)]), 7);
+  EXPECT_EQ(std::to_integer<int>(unit.bytes[offsetof(RecordHead, flags)]), 3);
+}
+
+TEST_F(Ring, HoldsTheWriterBackUntilUnitsAreReturned) {
+  unsigned written = 0;
+  while (writer.reserve(4)) {
+    writer.publish(4, 1, 0);
+    ++written;
+  }
+  EXPECT_EQ(written, kUnits / 4 - 1) << "one unit is kept for the cleared tag";
+  EXPECT_EQ(writer_waits.load(), 1u);
+  ASSERT_TRUE(reader.peek(unit, payload, units));
+  reader.consume(units);
+  EXPECT_EQ(writer.reserve(4), nullptr) << "consumed, but not returned";
+  EXPECT_TRUE(reader.give_back()) << "the writer waits: its bell must ring";
+  EXPECT_FALSE(reader.give_back()) << "once";
+  EXPECT_NE(writer.reserve(4), nullptr);
+  EXPECT_FALSE(writer.is_broken());
+}
+
+TEST_F(Ring, OldPayloadIsNeverTakenForARecord) {
+  // A first lap whose payload looks like the tags of the second one.
+  for (std::uint32_t i = 0; i < kUnits / 16; ++i) {
+    std::byte* record = writer.reserve(16);
+    ASSERT_NE(record, nullptr);
+    for (std::uint32_t u = 1; u < 16; ++u) {
+      const std::uint32_t tag = tag_of(kUnits + i * 16 + u);
+      std::memcpy(record + u * kUnit, &tag, sizeof tag);
+    }
+    writer.publish(16, 1, 0);
+    ASSERT_TRUE(reader.peek(unit, payload, units));
+    reader.consume(units);
+    reader.give_back();
+  }
+  for (std::uint32_t i = 0; i < kUnits - 1; ++i) {
+    EXPECT_FALSE(reader.has_record()) << "at unit " << i << " of the second lap";
+    ASSERT_NE(writer.reserve(1), nullptr);
+    writer.publish(1, 1, 0);
+    ASSERT_TRUE(reader.peek(unit, payload, units));
+    reader.consume(units);
+    reader.give_back();
+  }
+}
+
+TEST_F(Ring, RefusesARecordThatReachesPastTheEnd) {
+  for (const std::uint16_t claimed :
+       {std::uint16_t{0}, std::uint16_t{kUnits + 1}, std::uint16_t{0xffff}}) {
+    RingReader victim{memory, kUnits, words()};
+    head_at(0).units = claimed;
+    head_at(0).kind = 1;
+    head_at(0).tag.store(tag_of(0));
+    EXPECT_FALSE(victim.peek(unit, payload, units));
+    EXPECT_TRUE(victim.is_broken()) << claimed;
+  }
+}
+
+TEST_F(Ring, RefusesACountThatRunsAheadOfTheWriterOrBack) {
+  ASSERT_NE(writer.reserve(1), nullptr);
+  writer.publish(1, 1, 0);
+  consumed.store(1000);
+  while (writer.reserve(8))
+    writer.publish(8, 1, 0);
+  EXPECT_TRUE(writer.is_broken());
+}
+
+// Two threads, random sizes, every byte checked.
+class RingTraffic : public ::testing::TestWithParam<std::uint32_t> {};
+
+TEST_P(RingTraffic, EveryRecordArrivesOnceInOrderAndWhole) {
+  const std::uint32_t ring_units = GetParam();
+  const auto memory = std::make_unique<Unit[]>(ring_units);
+  std::memset(memory.get(), 0, ring_units * kUnit);
+  std::atomic<std::uint32_t> consumed{0};
+  std::atomic<std::uint32_t> writer_waits{0};
+  const RingWords words{&consumed, &writer_waits};
+  const std::uint64_t records = 2'000'000 / ring_units;
+
+  std::thread producer([&] {
+    SeededRandom random(ring_units);
+    RingWriter writer(reinterpret_cast<std::byte*>(memory.get()), ring_units, words);
+    for (std::uint64_t n = 0; n < records; ++n) {
+      const auto units = static_cast<std::uint32_t>(1 + random.below(ring_units / 4));
+      std::byte* record = nullptr;
+      while (!(record = writer.reserve(units)))
+        std::this_thread::yield();
+      std::memcpy(record + sizeof(RecordHead), &n, sizeof n);
+      std::memset(record + kUnit, static_cast<int>(n & 0xff), (units - 1) * kUnit);
+      writer.publish(units, 1, 0);
+    }
+    EXPECT_FALSE(writer.is_broken());
+  });
+
+  RingReader reader(reinterpret_cast<std::byte*>(memory.get()), ring_units, words);
+  SeededRandom random(ring_units);
+  std::uint64_t damaged = 0;
+  for (std::uint64_t n = 0; n < records; ++n) {
+    const auto wanted = static_cast<std::uint32_t>(1 + random.below(ring_units / 4));
+    Unit unit;
+    const std::byte* payload = nullptr;
+    std::uint32_t units = 0;
+    while (!reader.peek(unit, payload, units)) {
+      reader.give_back();
+      std::this_thread::yield();
+    }
+    std::uint64_t number = 0;
+    std::memcpy(&number, unit.bytes + sizeof(RecordHead), sizeof number);
+    damaged += number != n || units != wanted;
+    for (std::size_t i = 0; i < (units - 1) * kUnit; ++i)
+      damaged += payload[i] != static_cast<std::byte>(n);
+    reader.consume(units);
+  }
+  producer.join();
+  EXPECT_EQ(damaged, 0u);
+}
+
+INSTANTIATE_TEST_SUITE_P(Sizes, RingTraffic, ::testing::Values(64u, 256u, 2048u));
+
+}  // namespace
+}  // namespace verbena::local

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+#include "local/ring_carrier.h"
+
+#include <utility>
+
+namespace verbena::local {
+
+void RingCarrier::offer(Conduit conduit, PeerBell bell) {
+  responder_.offer(std::move(conduit));
+  bell_ = bell;
+}
+
+void RingCarrier::attach(Conduit conduit) {
+  requester_.attach(std::move(conduit));
+  outbound_ = Outbound::kAttached;
+  deadline_.reset();
+}
+
+void RingCarrier::peer_absent() {
+  if (outbound_ == Outbound::kUnknown) outbound_ = Outbound::kAbsent;
+}
+
+void RingCarrier::close() {
+  requester_.close();
+  responder_.close();
+}
+
+void RingCarrier::issue(qp::SendWindow& window, qp::Budget& budget, Instant now) {
+  if (lost_) return;
+  switch (outbound_) {
+    case Outbound::kUnknown:
+      return;  // the peer has not answered yet; its process lives, so this is not silence
+    case Outbound::kAttached: return requester_.issue(window, budget, now);
+    case Outbound::kAbsent:
+    case Outbound::kClosed: break;
+  }
+  if (type_ != qp::QpType::kUc) return;
+  // Unreliable: into the void.
+  while (!budget.spent()) {
+    const qp::Operation* op = window.next(now);
+    if (!op) return;
+    const qp::OpIndex index = op->index;
+    window.issued(now);
+    window.answered(index, qp::Answer::kDone, now);
+    budget.take(0);
+  }
+}
+
+void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, Instant now) {
+  const bool was_lost = lost_;
+  requester_.collect(window, budget, now);
+  if (outbound_ == Outbound::kAttached && requester_.is_closed()) outbound_ = Outbound::kClosed;
+  // A peer that breaks the rules of the ring cannot be talked to: as if it had died.
+  if (requester_.is_broken() || responder_.is_broken()) lost_ = true;
+  if (was_lost || lost_) {
+    if (!requester_.has_answers() || requester_.is_broken()) window.peer_lost(now);
+    deadline_.reset();
+    return;
+  }
+  count_silence(window, now);
+}
+
+// Nobody answers: each timeout is one try of the oldest operation.
+void RingCarrier::count_silence(qp::SendWindow& window, Instant now) {
+  const bool is_silent = outbound_ == Outbound::kAbsent || outbound_ == Outbound::kClosed;
+  if (!is_silent || timeout_ == Duration() || !window.has_work()) {
+    deadline_.reset();
+    return;
+  }
+  if (!deadline_) {
+    deadline_ = now + timeout_;
+    return;
+  }
+  if (now < *deadline_) return;
+  deadline_ = now + timeout_;
+  if (!window.has_outstanding()) {
+    if (!window.next(now)) return;
+    window.issued(now);
+  }
+  requester_.go_back();
+  window.answered(window.oldest(), qp::Answer::kSilence, now);
+}
+
+bool RingCarrier::serve(qp::Responder& responder, qp::Budget& budget, Instant) {
+  return responder_.serve(responder, budget);
+}
+
+void RingCarrier::ring_if_needed() {
+  const bool requester_signals = requester_.take_signal();
+  const bool responder_signals = responder_.take_signal();
+  if ((requester_signals || responder_signals) && bell_.doorbell) {
+    bell_.doorbell->ring_and_wake(bell_.index);
+  }
+}
+
+}  // namespace verbena::local

@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+// The carrier of connected queue pairs on one host: two conduits, one for each direction, executed
+// by the target.
+//
+//  outbound: unknown ─► attached ─► closed      the peer's conduit for our requests
+//               └─► absent ─► attached          absent and closed: silence, so timeouts count (IBTA
+//               vol 1, 9.7.5.1.4)
+//            any ─► lost                        the peer's process is gone: what is outstanding
+//            ends now
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/time.h"
+#include "host/doorbell.h"
+#include "local/ring_requester.h"
+#include "local/ring_responder.h"
+#include "qp/carrier.h"
+
+namespace verbena::local {
+
+// How to call the process at the other end. Borrowed: the owner of the carrier keeps the page
+// mapped.
+struct PeerBell {
+  host::Doorbell* doorbell = nullptr;
+  std::uint32_t index = 0;
+};
+
+class RingCarrier final : public qp::Carrier {
+ public:
+  explicit RingCarrier(qp::QpType type) : type_(type), requester_(type), responder_(type) {}
+
+  // Our conduit for the peer's requests, as offered to it.
+  void offer(Conduit conduit, PeerBell bell);
+  bool is_offered() const { return responder_.is_offered(); }
+  std::uint64_t offered_id() const { return responder_.conduit_id(); }
+  // The peer's conduit for our requests.
+  void attach(Conduit conduit);
+  bool is_attached() const { return outbound_ == Outbound::kAttached; }
+  bool was_attached() const { return requester_.is_attached(); }
+  // The peer said, or its slot's emptiness says, that there is nobody connected to us there (yet).
+  void peer_absent();
+  void peer_lost() { lost_ = true; }
+  // Local ACK timeout; 0 is never.
+  void set_timeout(Duration timeout) { timeout_ = timeout; }
+  // Our queue pair takes no part any more.
+  void close();
+
+  void issue(qp::SendWindow& window, qp::Budget& budget, Instant now) override;
+  void collect(qp::SendWindow& window, qp::Budget& budget, Instant now) override;
+  bool serve(qp::Responder& responder, qp::Budget& budget, Instant now) override;
+  std::optional<Instant> next_deadline() const override { return deadline_; }
+  bool quiesced() override { return true; }
+
+  // Something came since the last turn: a few loads.
+  bool has_work() const { return requester_.has_answers() || responder_.has_requests(); }
+  // Rings the peer's bell if this turn left something for it.
+  void ring_if_needed();
+
+ private:
+  enum class Outbound : std::uint8_t { kUnknown, kAbsent, kAttached, kClosed };
+  void count_silence(qp::SendWindow& window, Instant now);
+
+  qp::QpType type_;
+  RingRequester requester_;
+  RingResponder responder_;
+  PeerBell bell_;
+  Outbound outbound_ = Outbound::kUnknown;
+  bool lost_ = false;
+  Duration timeout_;
+  std::optional<Instant> deadline_;
+};
+
+}  // namespace verbena::local

@@ -1,0 +1,216 @@
+// SPDX-License-Identifier: MIT
+#include "local/ring_requester.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace verbena::local {
+namespace {
+
+// Small answers lie in the record's first unit.
+constexpr std::size_t kInlineAnswerMax = sizeof(ResponseRecord::unused);
+
+std::uint8_t flags_of(const qp::Operation& op) {
+  std::uint8_t flags = 0;
+  if (op.has_immediate) flags |= kWithImmediate;
+  if (op.invalidates) flags |= kWithInvalidate;
+  if (op.is_solicited) flags |= kSolicitedEvent;
+  return flags;
+}
+
+std::uint8_t kind_of(qp::OpKind kind) {
+  switch (kind) {
+    case qp::OpKind::kSend:
+    case qp::OpKind::kLocalInvalidate: return static_cast<std::uint8_t>(RequestKind::kSend);
+    case qp::OpKind::kWrite: return static_cast<std::uint8_t>(RequestKind::kWrite);
+    case qp::OpKind::kRead: return static_cast<std::uint8_t>(RequestKind::kRead);
+    case qp::OpKind::kCompareSwap: return static_cast<std::uint8_t>(RequestKind::kCompareSwap);
+    case qp::OpKind::kFetchAdd: return static_cast<std::uint8_t>(RequestKind::kFetchAdd);
+  }
+  return 0;
+}
+
+}  // namespace
+
+void RingRequester::attach(Conduit conduit) {
+  conduit_ = std::move(conduit);
+  requests_ = conduit_.request_writer();
+  responses_ = conduit_.response_reader();
+}
+
+bool RingRequester::is_closed() const {
+  return conduit_ && conduit_.header().responder_closed.load(std::memory_order_acquire) != 0;
+}
+
+bool RingRequester::has_answers() const {
+  return conduit_ && (conduit_.header().executed.load(std::memory_order_relaxed) != acknowledged_ ||
+                      responses_.has_record());
+}
+
+bool RingRequester::take_signal() { return std::exchange(signal_, false); }
+
+void RingRequester::close() {
+  if (conduit_) conduit_.header().requester_closed.store(1, std::memory_order_release);
+}
+
+void RingRequester::go_back() {
+  ++epoch_;
+  sent_ = 0;
+}
+
+void RingRequester::issue(qp::SendWindow& window, qp::Budget& budget, Instant now) {
+  while (!budget.spent()) {
+    const qp::Operation* op = window.next(now);
+    if (!op) return;
+    const qp::OpIndex index = op->index;
+    switch (send(window, *op, budget)) {
+      case Sent::kLater: return;
+      case Sent::kEnded: sent_ = 0; break;
+      case Sent::kWhole:
+        sent_ = 0;
+        window.issued(now);
+        // Unreliable: done when it is on its way, and nothing of the sender's memory is needed any
+        // more.
+        if (type_ == qp::QpType::kUc) window.answered(index, qp::Answer::kDone, now);
+        break;
+    }
+  }
+}
+
+RequestRecord* RingRequester::reserve(std::uint32_t units, const qp::Operation& op) {
+  auto* record = reinterpret_cast<RequestRecord*>(requests_.reserve(units));
+  if (!record) {
+    broken_ |= requests_.is_broken();
+    return nullptr;
+  }
+  record->index = op.index.value();
+  record->epoch = epoch_;
+  record->total_length = static_cast<std::uint32_t>(op.length);
+  record->remote_address = op.remote_address;
+  record->remote_key = op.remote_key.value;
+  record->immediate = op.immediate;
+  return record;
+}
+
+RingRequester::Sent RingRequester::send(qp::SendWindow& window, const qp::Operation& op,
+                                        qp::Budget& budget) {
+  if (op.kind == qp::OpKind::kSend || op.kind == qp::OpKind::kWrite) {
+    return send_payload(window, op, budget);
+  }
+  RequestRecord* record = reserve(1, op);
+  if (!record) return Sent::kLater;
+  record->piece_length = 0;
+  record->offset = 0;
+  record->atomic.compare_add = op.compare_add;
+  record->atomic.swap = op.swap;
+  requests_.publish(1, kind_of(op.kind), kFirst | kLast);
+  signal_ = true;
+  budget.take(0);
+  return Sent::kWhole;
+}
+
+RingRequester::Sent RingRequester::send_payload(qp::SendWindow& window, const qp::Operation& op,
+                                                qp::Budget& budget) {
+  const std::uint64_t length = op.length;
+  const qp::OpIndex index = op.index;
+  for (;;) {
+    const auto piece =
+        static_cast<std::uint32_t>(std::min<std::uint64_t>(kPieceMax, length - sent_));
+    const std::uint32_t units = piece <= kInlineMax ? 1 : units_for(piece);
+    RequestRecord* record = reserve(units, op);
+    if (!record) return Sent::kLater;
+    std::byte* room =
+        piece <= kInlineMax ? record->inline_payload : reinterpret_cast<std::byte*>(record) + kUnit;
+    if (piece != 0 && !window.gather(index, sent_, {room, piece})) return Sent::kEnded;
+    record->piece_length = piece;
+    record->offset = static_cast<std::uint32_t>(sent_);
+    const bool is_last = sent_ + piece == length;
+    std::uint8_t flags = flags_of(op);
+    if (sent_ == 0) flags |= kFirst;
+    if (is_last) flags |= kLast;
+    requests_.publish(units, kind_of(op.kind), flags);
+    signal_ = true;
+    sent_ += piece;
+    budget.take(piece);
+    if (is_last) return Sent::kWhole;
+    if (budget.spent()) return Sent::kLater;
+  }
+}
+
+void RingRequester::collect(qp::SendWindow& window, qp::Budget& budget, Instant now) {
+  if (!conduit_) return;
+  // Read before the responses: a READ that it covers has its data published before.
+  const std::uint32_t executed = conduit_.header().executed.load(std::memory_order_acquire);
+  Unit unit;
+  const std::byte* payload = nullptr;
+  std::uint32_t units = 0;
+  while (!broken_ && !budget.spent() && responses_.peek(unit, payload, units)) {
+    ResponseRecord record;
+    static_assert(sizeof record == sizeof unit);
+    std::memcpy(static_cast<void*>(&record), &unit, sizeof record);
+    const std::size_t room =
+        record.piece_length <= kInlineAnswerMax ? kInlineAnswerMax : (units - 1) * kUnit;
+    if (record.piece_length > room) {
+      broken_ = true;
+      break;
+    }
+    if (record.piece_length <= kInlineAnswerMax)
+      payload = unit.bytes + offsetof(ResponseRecord, unused);
+    take(record, payload, window, now);
+    responses_.consume(units);
+    budget.take(record.piece_length);
+  }
+  signal_ |= responses_.give_back();
+  broken_ |= responses_.is_broken();
+  if (executed != acknowledged_ && !responses_.has_record()) {
+    acknowledged_ = executed;
+    window.answered(qp::OpIndex(executed - 1), qp::Answer::kDone, now);
+  }
+}
+
+void RingRequester::take(const ResponseRecord& record, const std::byte* payload,
+                         qp::SendWindow& window, Instant now) {
+  const qp::OpIndex index(record.index);
+  switch (static_cast<ResponseKind>(record.head.kind)) {
+    case ResponseKind::kData: return take_data(record, payload, window, now);
+    case ResponseKind::kValue: {
+      const qp::Operation* op = window.outstanding(index);
+      const bool expects_value =
+          op && (op->kind == qp::OpKind::kCompareSwap || op->kind == qp::OpKind::kFetchAdd);
+      if (!expects_value) return;
+      std::byte value[8];
+      std::memcpy(value, &record.value, sizeof value);
+      if (window.scatter(index, 0, value)) window.answered(index, qp::Answer::kDone, now);
+      return;
+    }
+    case ResponseKind::kRefusal:
+      if (record.answer == 0 || record.answer > static_cast<std::uint8_t>(qp::Answer::kOperation))
+        break;
+      window.answered(index, static_cast<qp::Answer>(record.answer), now, record.rnr_timer & 31);
+      go_back();
+      return;
+  }
+  broken_ = true;
+}
+
+void RingRequester::take_data(const ResponseRecord& record, const std::byte* payload,
+                              qp::SendWindow& window, Instant now) {
+  const qp::OpIndex index(record.index);
+  const qp::Operation* op = window.outstanding(index);
+  if (!op || op->kind != qp::OpKind::kRead) return;
+  if (record.offset == 0) {
+    reading_ = index;
+    received_ = 0;
+  }
+  const std::uint64_t length = op->length;
+  if (index != reading_ || record.offset != received_ || record.piece_length > length - received_) {
+    broken_ = true;
+    return;
+  }
+  if (!window.scatter(index, received_, {payload, record.piece_length})) return;
+  received_ += record.piece_length;
+  if (received_ == length) window.answered(index, qp::Answer::kDone, now);
+}
+
+}  // namespace verbena::local

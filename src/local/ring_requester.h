@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+// The requester's side of a conduit: puts the send window's operations into the request ring, takes
+// answers out of the response ring and the acknowledgement counter.
+//
+// A refusal means: this operation was not executed, nor anything behind it. The requester then goes
+// back: it raises its epoch, and the responder drops whatever still carries the refused one.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "base/time.h"
+#include "local/conduit.h"
+#include "qp/carrier.h"
+#include "qp/operation.h"
+#include "qp/send_window.h"
+
+namespace verbena::local {
+
+class RingRequester {
+ public:
+  explicit RingRequester(qp::QpType type) : type_(type) {}
+
+  void attach(Conduit conduit);
+  bool is_attached() const { return static_cast<bool>(conduit_); }
+  // The peer's queue pair left, or its process broke the rules.
+  bool is_closed() const;
+  bool is_broken() const { return broken_; }
+
+  void issue(qp::SendWindow& window, qp::Budget& budget, Instant now);
+  void collect(qp::SendWindow& window, qp::Budget& budget, Instant now);
+  // Something may have come since the last collect: two loads.
+  bool has_answers() const;
+  // True once after something was published or returned: the responder's bell wants ringing.
+  bool take_signal();
+  void close();
+  // Starts over with what the window offers next.
+  void go_back();
+
+ private:
+  enum class Sent : std::uint8_t { kWhole, kLater, kEnded };
+  Sent send(qp::SendWindow& window, const qp::Operation& op, qp::Budget& budget);
+  Sent send_payload(qp::SendWindow& window, const qp::Operation& op, qp::Budget& budget);
+  void take(const ResponseRecord& record, const std::byte* payload, qp::SendWindow& window,
+            Instant now);
+  void take_data(const ResponseRecord& record, const std::byte* payload, qp::SendWindow& window,
+                 Instant now);
+  RequestRecord* reserve(std::uint32_t units, const qp::Operation& op);
+
+  qp::QpType type_;
+  Conduit conduit_;
+  RingWriter requests_;
+  RingReader responses_;
+  std::uint64_t sent_ = 0;  // bytes of the operation on its way
+  std::uint32_t epoch_ = 0;
+  std::uint32_t acknowledged_ = 0;
+  qp::OpIndex reading_;         // the READ whose data come in
+  std::uint64_t received_ = 0;  // bytes of it
+  bool signal_ = false;
+  bool broken_ = false;
+};
+
+}  // namespace verbena::local

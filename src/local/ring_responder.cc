@@ -1,0 +1,292 @@
+// SPDX-License-Identifier: MIT
+#include "local/ring_responder.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+namespace verbena::local {
+
+// A request as copied out of the ring; only its payload still lies there.
+struct RingResponder::Request {
+  RequestRecord record;
+  const std::byte* payload = nullptr;
+
+  bool is_first() const { return record.head.flags & kFirst; }
+  bool is_last() const { return record.head.flags & kLast; }
+  std::span<const std::byte> bytes() const {
+    return {record.piece_length <= kInlineMax ? record.inline_payload : payload,
+            record.piece_length};
+  }
+  MemoryKey key() const { return {record.remote_key}; }
+  qp::Arrived arrived() const {
+    qp::Arrived arrived;
+    arrived.has_immediate = record.head.flags & kWithImmediate;
+    arrived.invalidates = record.head.flags & kWithInvalidate;
+    arrived.is_solicited = record.head.flags & kSolicitedEvent;
+    arrived.immediate = record.immediate;
+    return arrived;
+  }
+};
+
+void RingResponder::offer(Conduit conduit) {
+  conduit_ = std::move(conduit);
+  requests_ = conduit_.request_reader();
+  responses_ = conduit_.response_writer();
+}
+
+bool RingResponder::take_signal() { return std::exchange(signal_, false); }
+
+void RingResponder::close() {
+  if (!conduit_) return;
+  conduit_.header().responder_closed.store(1, std::memory_order_release);
+  signal_ = true;
+}
+
+bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
+  if (!conduit_ || broken_) return false;
+  bool stalled = !send_refusal();
+  while (!stalled && !broken_ && !budget.spent() && responder.is_receiving()) {
+    if (reading_ && !continue_read(responder, budget)) {
+      stalled = !budget.spent();
+      break;
+    }
+    Request request;
+    Unit unit;
+    std::uint32_t units = 0;
+    if (!requests_.peek(unit, request.payload, units)) break;
+    std::memcpy(static_cast<void*>(&request.record), &unit, sizeof unit);
+    const std::size_t room = units == 1 ? kInlineMax : (units - 1) * kUnit;
+    if (request.record.piece_length > room) {
+      broken_ = true;
+      break;
+    }
+    if (execute(request, responder) == Step::kStalled) {
+      stalled = true;
+      break;
+    }
+    budget.take(request.record.piece_length);
+    requests_.consume(units);
+  }
+  broken_ |= requests_.is_broken() || responses_.is_broken();
+  if (executed_ != published_) {
+    published_ = executed_;
+    conduit_.header().executed.store(executed_, std::memory_order_release);
+    signal_ = true;
+  }
+  signal_ |= requests_.give_back();
+  return !stalled && !broken_ && responder.is_receiving() &&
+         (reading_.has_value() || requests_.has_record());
+}
+
+RingResponder::Step RingResponder::execute(const Request& request, qp::Responder& responder) {
+  const RequestRecord& record = request.record;
+  if (drop_epoch_) {
+    if (record.epoch == *drop_epoch_) return Step::kConsumed;
+    drop_epoch_.reset();
+    message_.reset();
+  }
+  if (dropping_ && !request.is_first()) return Step::kConsumed;
+  dropping_ = false;
+  if (!follows(request)) {
+    broken_ = true;
+    return Step::kConsumed;
+  }
+  if (request.is_first()) {
+    message_ = record.index;
+    progress_ = 0;
+  }
+  switch (static_cast<RequestKind>(record.head.kind)) {
+    case RequestKind::kSend: return execute_send(request, responder);
+    case RequestKind::kWrite: return execute_write(request, responder);
+    case RequestKind::kRead: return execute_read(request, responder);
+    case RequestKind::kCompareSwap:
+    case RequestKind::kFetchAdd: return execute_atomic(request, responder);
+  }
+  broken_ = true;
+  return Step::kConsumed;
+}
+
+// Pieces come in order and without holes; a message ends before the next begins (UC: may be cut off
+// by the next).
+bool RingResponder::follows(const Request& request) const {
+  const RequestRecord& record = request.record;
+  const bool is_whole = record.offset + std::uint64_t{record.piece_length} == record.total_length;
+  const auto kind = static_cast<RequestKind>(record.head.kind);
+  const bool has_payload = kind == RequestKind::kSend || kind == RequestKind::kWrite;
+  if (has_payload ? is_whole != request.is_last() : record.piece_length != 0) return false;
+  if (record.offset > record.total_length ||
+      record.piece_length > record.total_length - record.offset) {
+    return !has_payload;
+  }
+  if (request.is_first()) {
+    return record.offset == 0 && (!message_ || type_ == qp::QpType::kUc);
+  }
+  return message_ == record.index && record.offset == progress_ && record.piece_length != 0;
+}
+
+void RingResponder::finished(const Request& request) {
+  executed_ = request.record.index + 1;
+  message_.reset();
+}
+
+RingResponder::Step RingResponder::refuse_request(const Request& request, qp::Refusal refusal,
+                                                  const qp::Responder& responder) {
+  message_.reset();
+  if (type_ == qp::QpType::kUc) {
+    dropping_ = !request.is_last();
+    return Step::kConsumed;
+  }
+  refused_ = Refused{request.record.index, qp::answer_of(refusal), responder.rnr_timer()};
+  drop_epoch_ = request.record.epoch;
+  send_refusal();
+  return Step::kConsumed;
+}
+
+bool RingResponder::send_refusal() {
+  if (!refused_) return true;
+  ResponseRecord* record = reserve(1, refused_->index);
+  if (!record) return false;
+  record->answer = static_cast<std::uint8_t>(refused_->answer);
+  record->rnr_timer = refused_->rnr_timer;
+  publish(1, ResponseKind::kRefusal);
+  refused_.reset();
+  return true;
+}
+
+RingResponder::Step RingResponder::execute_send(const Request& request, qp::Responder& responder) {
+  const RequestRecord& record = request.record;
+  if (request.is_first()) {
+    if (auto begun = responder.begin_receive(record.total_length); !begun) {
+      return refuse_request(request, begun.error(), responder);
+    }
+  }
+  if (record.piece_length != 0) {
+    if (auto placed = responder.place(record.offset, request.bytes()); !placed) {
+      return refuse_request(request, placed.error(), responder);
+    }
+  }
+  progress_ += record.piece_length;
+  if (!request.is_last()) return Step::kConsumed;
+  if (auto done = responder.finish_receive(request.arrived()); !done) {
+    return refuse_request(request, done.error(), responder);
+  }
+  finished(request);
+  return Step::kConsumed;
+}
+
+RingResponder::Step RingResponder::execute_write(const Request& request, qp::Responder& responder) {
+  const RequestRecord& record = request.record;
+  if (request.is_first() && record.total_length != 0) {
+    if (auto begun =
+            responder.begin_write(request.key(), record.remote_address, record.total_length);
+        !begun) {
+      return refuse_request(request, begun.error(), responder);
+    }
+  }
+  if (record.piece_length != 0) {
+    if (auto written =
+            responder.write(request.key(), record.remote_address + record.offset, request.bytes());
+        !written) {
+      return refuse_request(request, written.error(), responder);
+    }
+  }
+  progress_ += record.piece_length;
+  if (!request.is_last()) return Step::kConsumed;
+  if (record.head.flags & kWithImmediate) {
+    if (auto done = responder.finish_write_with_immediate(record.total_length, request.arrived());
+        !done) {
+      return refuse_request(request, done.error(), responder);
+    }
+  }
+  finished(request);
+  return Step::kConsumed;
+}
+
+RingResponder::Step RingResponder::execute_read(const Request& request, qp::Responder& responder) {
+  const RequestRecord& record = request.record;
+  if (type_ != qp::QpType::kRc)
+    return refuse_request(request, qp::Refusal::kInvalidRequest, responder);
+  if (record.total_length == 0) {
+    finished(request);
+    return Step::kConsumed;
+  }
+  if (auto begun = responder.begin_read(request.key(), record.remote_address, record.total_length);
+      !begun) {
+    return refuse_request(request, begun.error(), responder);
+  }
+  message_.reset();
+  reading_ = Reading{record.index,          record.epoch,        request.key(),
+                     record.remote_address, record.total_length, 0};
+  return Step::kConsumed;
+}
+
+// False when it has to wait: for room, or for the next turn.
+bool RingResponder::continue_read(qp::Responder& responder, qp::Budget& budget) {
+  while (reading_->done < reading_->length) {
+    if (budget.spent()) return false;
+    const std::uint32_t piece = std::min(kPieceMax, reading_->length - reading_->done);
+    const bool is_small = piece <= sizeof(ResponseRecord::unused);
+    const std::uint32_t units = is_small ? 1 : units_for(piece);
+    ResponseRecord* record = reserve(units, reading_->index);
+    if (!record) return false;
+    std::byte* room = is_small ? record->unused : reinterpret_cast<std::byte*>(record) + kUnit;
+    if (auto read =
+            responder.read(reading_->key, reading_->address + reading_->done, {room, piece});
+        !read) {
+      refused_ = Refused{reading_->index, qp::answer_of(read.error()), 0};
+      drop_epoch_ = reading_->epoch;
+      reading_.reset();
+      return send_refusal();
+    }
+    record->offset = reading_->done;
+    record->piece_length = piece;
+    publish(units, ResponseKind::kData);
+    reading_->done += piece;
+    budget.take(piece);
+  }
+  executed_ = reading_->index + 1;
+  reading_.reset();
+  return true;
+}
+
+RingResponder::Step RingResponder::execute_atomic(const Request& request,
+                                                  qp::Responder& responder) {
+  const RequestRecord& record = request.record;
+  if (type_ != qp::QpType::kRc)
+    return refuse_request(request, qp::Refusal::kInvalidRequest, responder);
+  // The answer's room first: an atomic is executed once.
+  ResponseRecord* response = reserve(1, record.index);
+  if (!response) {
+    message_.reset();
+    return Step::kStalled;
+  }
+  const memory::AtomicRequest wanted{
+      .add = static_cast<RequestKind>(record.head.kind) == RequestKind::kFetchAdd,
+      .operand = record.atomic.compare_add,
+      .swap = record.atomic.swap};
+  auto before = responder.atomic(request.key(), record.remote_address, wanted);
+  if (!before) return refuse_request(request, before.error(), responder);
+  response->value = *before;
+  publish(1, ResponseKind::kValue);
+  finished(request);
+  return Step::kConsumed;
+}
+
+ResponseRecord* RingResponder::reserve(std::uint32_t units, std::uint32_t index) {
+  auto* record = reinterpret_cast<ResponseRecord*>(responses_.reserve(units));
+  if (!record) return nullptr;
+  record->index = index;
+  record->offset = 0;
+  record->piece_length = 0;
+  record->answer = 0;
+  record->rnr_timer = 0;
+  return record;
+}
+
+void RingResponder::publish(std::uint32_t units, ResponseKind kind) {
+  responses_.publish(units, static_cast<std::uint8_t>(kind), 0);
+  signal_ = true;
+}
+
+}  // namespace verbena::local

@@ -1,0 +1,82 @@
+// SPDX-License-Identifier: MIT
+// The responder's side of a conduit: executes the requests in its ring, in order, each as a whole
+// before the next, and answers. It stops where an answer has no room, and goes on when the
+// requester made some.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+
+#include "local/conduit.h"
+#include "qp/carrier.h"
+#include "qp/operation.h"
+#include "qp/responder.h"
+
+namespace verbena::local {
+
+class RingResponder {
+ public:
+  explicit RingResponder(qp::QpType type) : type_(type) {}
+
+  void offer(Conduit conduit);
+  bool is_offered() const { return static_cast<bool>(conduit_); }
+  bool is_broken() const { return broken_; }
+  std::uint64_t conduit_id() const { return conduit_.id(); }
+
+  // True when there is more to do that needs no answer from the requester.
+  bool serve(qp::Responder& responder, qp::Budget& budget);
+  bool has_requests() const { return conduit_ && requests_.has_record(); }
+  bool take_signal();
+  void close();
+
+ private:
+  // kStalled: the same record again, when the response ring has room.
+  enum class Step : std::uint8_t { kConsumed, kStalled };
+  struct Request;
+
+  Step execute(const Request& request, qp::Responder& responder);
+  Step execute_send(const Request& request, qp::Responder& responder);
+  Step execute_write(const Request& request, qp::Responder& responder);
+  Step execute_read(const Request& request, qp::Responder& responder);
+  Step execute_atomic(const Request& request, qp::Responder& responder);
+  bool follows(const Request& request) const;
+  Step refuse_request(const Request& request, qp::Refusal refusal, const qp::Responder& responder);
+  void finished(const Request& request);
+  bool send_refusal();
+  bool continue_read(qp::Responder& responder, qp::Budget& budget);
+  ResponseRecord* reserve(std::uint32_t units, std::uint32_t index);
+  void publish(std::uint32_t units, ResponseKind kind);
+
+  struct Refused {
+    std::uint32_t index;
+    qp::Answer answer;
+    std::uint8_t rnr_timer;
+  };
+  struct Reading {
+    std::uint32_t index;
+    std::uint32_t epoch;
+    MemoryKey key;
+    std::uint64_t address;
+    std::uint32_t length;
+    std::uint32_t done;
+  };
+
+  qp::QpType type_;
+  Conduit conduit_;
+  RingReader requests_;
+  RingWriter responses_;
+  std::uint32_t executed_ = 0;
+  std::uint32_t published_ = 0;     // of executed_
+  std::optional<Refused> refused_;  // waits for room
+  std::optional<std::uint32_t>
+      drop_epoch_;  // RC: what carries this epoch comes after a refused request
+  std::optional<Reading> reading_;
+  std::optional<std::uint32_t> message_;  // the index of the message in progress
+  std::uint32_t progress_ = 0;            // bytes of it
+  bool dropping_ = false;                 // UC: the rest of this message is dropped
+  bool signal_ = false;
+  bool broken_ = false;
+};
+
+}  // namespace verbena::local
