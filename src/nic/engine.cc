@@ -1,0 +1,220 @@
+// SPDX-License-Identifier: MIT
+#include "nic/engine.h"
+
+#include <signal.h>
+#include <time.h>
+
+#include <algorithm>
+
+#include "base/futex.h"
+#include "base/log.h"
+#include "memory/fault_guard.h"
+#include "nic/nic.h"
+#include "nic/nic_qp.h"
+
+namespace verbena::nic {
+namespace {
+
+constexpr std::size_t kStackSize = 256 * 1024;
+// So many polls in a row that find the NIC thread asleep make a lease: one wake-up costs as much as
+// these.
+constexpr std::uint32_t kPollsForLease = 64;
+constexpr Duration kLeaseCheckMin = Duration::milliseconds(1);
+constexpr Duration kLeaseCheckMax = Duration::milliseconds(4);
+
+Error error_of(host::ControlError error) {
+  switch (error) {
+    case host::ControlError::kNoSlot: return Error::kNoSlot;
+    case host::ControlError::kNoDescriptor: return Error::kNoDescriptors;
+    case host::ControlError::kDenied: return Error::kPermission;
+    case host::ControlError::kNoAnswer: return Error::kGone;
+    case host::ControlError::kNoThread:
+    case host::ControlError::kNoMemory: return Error::kNoRoom;
+  }
+  return Error::kNoRoom;
+}
+
+}  // namespace
+
+Instant clock_now() {
+  timespec now{};
+  clock_gettime(CLOCK_MONOTONIC, &now);
+  return Instant::at(std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec);
+}
+
+bool Timers::add(Instant when, QpNum qp) {
+  const std::lock_guard guard(lock_);
+  entries_.push({when, qp});
+  if (when >= earliest()) return false;
+  earliest_.store(when.nanoseconds(), std::memory_order_release);
+  return true;
+}
+
+std::vector<QpNum> Timers::take_due(Instant now) {
+  std::vector<QpNum> due;
+  if (earliest() > now) return due;
+  const std::lock_guard guard(lock_);
+  while (!entries_.empty() && entries_.top().when <= now) {
+    due.push_back(entries_.top().qp);
+    entries_.pop();
+  }
+  const Instant next = entries_.empty() ? Instant::never() : entries_.top().when;
+  earliest_.store(next.nanoseconds(), std::memory_order_release);
+  return due;
+}
+
+Result<Engine*, Error> Engine::start(Nic& nic) {
+  std::unique_ptr<Engine> engine(new Engine(nic));
+  engine->lease_check_ = kLeaseCheckMin;
+  auto control = host::Control::start(engine->links_, nic.random());
+  if (!control) {
+    LOG_ERROR("no place on this host: %s", host::to_string(control.error()));
+    return refuse(error_of(control.error()));
+  }
+  engine->control_ = std::move(*control);
+  engine->doorbell_ = std::make_unique<host::Doorbell>(engine->control_->page());
+  engine->links_.set_control(*engine->control_);
+  nic.queue_pairs().add_slot(engine->control_->first_slot());
+
+  pthread_attr_t attributes;
+  pthread_attr_init(&attributes);
+  pthread_attr_setstacksize(&attributes, kStackSize);
+  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
+  // The program's signals are for the program's threads.
+  const sigset_t ours = memory::signals_but_faults();
+  sigset_t before;
+  pthread_sigmask(SIG_SETMASK, &ours, &before);
+  pthread_t thread{};
+  const int failed = pthread_create(&thread, &attributes, run_thread, engine.get());
+  pthread_sigmask(SIG_SETMASK, &before, nullptr);
+  pthread_attr_destroy(&attributes);
+  if (failed != 0) {
+    engine->control_->stop();
+    return refuse(Error::kNoRoom);
+  }
+  pthread_setname_np(thread, "verbena-nic");
+  return engine.release();
+}
+
+void* Engine::run_thread(void* engine) {
+  static_cast<Engine*>(engine)->run();
+  return nullptr;
+}
+
+Result<QpNum, Error> Engine::reserve_number() {
+  for (;;) {
+    if (auto number = nic_.queue_pairs().reserve(nic_.random())) return *number;
+    auto slot = control_->take_another_slot();
+    if (!slot) return refuse(error_of(slot.error()));
+    nic_.queue_pairs().add_slot(*slot);
+  }
+}
+
+void Engine::run() {
+  for (;;) {
+    fire_timers(clock_now());
+    if (is_leased()) {
+      sleep_while_leased();
+    } else if (!work()) {
+      sleep_until_rung();
+    }
+  }
+}
+
+bool Engine::is_leased() {
+  const std::uint32_t polls = polls_.load(std::memory_order_relaxed);
+  const bool moved = polls != polls_seen_;
+  polls_seen_ = polls;
+  return moved;
+}
+
+void Engine::sleep_while_leased() {
+  const std::uint32_t kicks = kicks_.load(std::memory_order_acquire);
+  const Instant now = clock_now();
+  const Instant deadline = timers_.earliest();
+  const Duration until = deadline > now ? deadline - now : Duration();
+  futex_wait(kicks_, kicks, FutexScope::kProcess, std::min(until, lease_check_));
+  lease_check_ = std::min(lease_check_ * 2, kLeaseCheckMax);
+}
+
+void Engine::sleep_until_rung() {
+  lease_check_ = kLeaseCheckMin;
+  doorbell_->prepare_sleep();
+  const Instant now = clock_now();
+  const Instant deadline = timers_.earliest();
+  if (doorbell_->any_ready() || deadline <= now) {
+    doorbell_->awake();
+    return;
+  }
+  if (deadline == Instant::never()) {
+    doorbell_->sleep(std::nullopt);
+  } else {
+    doorbell_->sleep(deadline - now);
+  }
+  // A few polls while we slept are no lease.
+  if (polls_while_asleep_.exchange(0, std::memory_order_relaxed) < kPollsForLease) {
+    polls_seen_ = polls_.load(std::memory_order_relaxed);
+  }
+}
+
+void Engine::drive() {
+  // Several pollers may lose counts here; any change will do.
+  polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (doorbell_->is_asleep()) take_lease();
+  work();
+}
+
+void Engine::take_lease() {
+  const std::uint32_t polls = polls_while_asleep_.load(std::memory_order_relaxed) + 1;
+  polls_while_asleep_.store(polls, std::memory_order_relaxed);
+  if (polls == kPollsForLease) doorbell_->wake();
+}
+
+bool Engine::work() {
+  if (!doorbell_->any_ready()) return false;
+  const QpTable::Reading reading(nic_.queue_pairs());
+  return doorbell_->take([this](std::uint32_t index) { take_turns(index); });
+}
+
+void Engine::take_turns(std::uint32_t index) {
+  if (index == QpTable::kDatagramIndex) {
+    if (links_.receive_datagrams()) doorbell_->ring(index);
+    return;
+  }
+  nic_.queue_pairs().each_at(index, [&](Qp& qp) {
+    const std::unique_lock guard(qp.pair.lock(), std::try_to_lock);
+    // Whoever holds it may have looked before this bell; so another turn.
+    if (!guard.owns_lock() || qp.turn(clock_now())) doorbell_->ring(index);
+  });
+}
+
+void Engine::want_turn(QpNum qp) { doorbell_->ring_and_wake(qp.index()); }
+
+void Engine::note_deadline(Qp& qp) {
+  const std::optional<Instant> deadline = qp.deadline();
+  if (!deadline) {
+    qp.timer = Instant::never();
+    return;
+  }
+  if (*deadline >= qp.timer) return;  // the earlier entry looks again
+  qp.timer = *deadline;
+  if (!timers_.add(*deadline, qp.number())) return;
+  kicks_.fetch_add(1, std::memory_order_release);
+  futex_wake(kicks_, 1, FutexScope::kProcess);
+  doorbell_->wake_if_asleep();
+}
+
+void Engine::fire_timers(Instant now) {
+  if (timers_.earliest() > now) return;
+  const QpTable::Reading reading(nic_.queue_pairs());
+  for (const QpNum number : timers_.take_due(now)) {
+    Qp* qp = nic_.queue_pairs().find(number);
+    if (!qp) continue;
+    const std::lock_guard guard(qp->pair.lock());
+    if (qp->timer > now) continue;
+    qp->timer = Instant::never();
+    if (qp->turn(now)) doorbell_->ring(number.index());
+  }
+}
+
+}  // namespace verbena::nic

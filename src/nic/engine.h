@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+// Who drives the NIC. Whoever polls a completion queue does the NIC's work in that call; the NIC
+// thread does it when nobody polls, and sleeps when there is none.
+//
+// A thread that polls all the time holds a lease: a counter that it moves with every poll. While
+// the counter moves, the NIC thread only looks after timers and after the counter. A few polls now
+// and then do not count as a lease: the NIC thread then sleeps on the doorbell as ever, and whoever
+// comes first does the work.
+#pragma once
+
+#include <pthread.h>
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <queue>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "base/types.h"
+#include "host/control.h"
+#include "host/doorbell.h"
+#include "nic/error.h"
+#include "nic/links.h"
+
+namespace verbena::nic {
+
+class Nic;
+class Qp;
+
+Instant clock_now();
+
+// Deadlines of queue pairs. An entry that is no longer the queue pair's own does nothing.
+class Timers {
+ public:
+  // True when it is now the earliest.
+  bool add(Instant when, QpNum qp);
+  Instant earliest() const { return Instant::at(earliest_.load(std::memory_order_acquire)); }
+  // Takes those that are due.
+  std::vector<QpNum> take_due(Instant now);
+
+ private:
+  struct Entry {
+    Instant when;
+    QpNum qp;
+    bool operator>(const Entry& other) const { return when > other.when; }
+  };
+  Mutex lock_;
+  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> entries_;
+  std::atomic<std::int64_t> earliest_{Instant::never().nanoseconds()};
+};
+
+class Engine {
+ public:
+  static Result<Engine*, Error> start(Nic& nic);
+
+  Links& links() { return links_; }
+  host::Control& control() { return *control_; }
+  // A new number for a queue pair, taking another slot when the slots are full.
+  Result<QpNum, Error> reserve_number();
+
+  // From ibv_poll_cq on an empty queue: does the NIC's work.
+  void drive();
+  // A queue pair wants a turn soon, from whoever drives; wakes the NIC thread if nobody does.
+  void want_turn(QpNum qp);
+  // With the queue pair's lock, after anything that may have changed its deadline.
+  void note_deadline(Qp& qp);
+
+ private:
+  explicit Engine(Nic& nic) : nic_(nic), links_(nic, *this) {}
+  static void* run_thread(void* engine);
+  void run();
+  bool work();
+  void fire_timers(Instant now);
+  void take_turns(std::uint32_t index);
+  bool is_leased();
+  void sleep_while_leased();
+  void sleep_until_rung();
+  void take_lease();
+
+  Nic& nic_;
+  Links links_;
+  std::unique_ptr<host::Control> control_;
+  std::unique_ptr<host::Doorbell> doorbell_;
+  Timers timers_;
+
+  alignas(64) std::atomic<std::uint32_t> polls_{0};  // the lease
+  std::atomic<std::uint32_t> polls_while_asleep_{0};
+  std::uint32_t polls_seen_ = 0;         // the NIC thread's
+  Duration lease_check_;                 // the NIC thread's: how long until the next look
+  std::atomic<std::uint32_t> kicks_{0};  // a futex: an earlier deadline while leased
+};
+
+}  // namespace verbena::nic

@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: MIT
+// The links to other processes of this host, and what they are used for: connecting queue pairs,
+// and the way of datagrams. Runs on the control thread but for what says otherwise.
+//
+// Connecting two queue pairs (each sends to the other's number):
+//  * On RTR a queue pair offers a conduit of its own to the peer's process: "requests for me go
+//  here".
+//  * Whoever gets an offer takes it if the queue pair it is for sends to the offering one, is in
+//  RTR or later, and has
+//    not taken one yet; else it answers "not ready".
+//  * So of two queue pairs the later one's offer is taken at once. That offer also tells the
+//  earlier one, if it was
+//    refused before, that it may offer again, with a new conduit.
+//  A queue pair takes one offer in the time between two RESETs: a peer that starts over alone is
+//  not connected again, as its packet sequence numbers would not fit on a wire.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/time.h"
+#include "base/types.h"
+#include "host/control.h"
+#include "host/doorbell.h"
+#include "local/datagram.h"
+
+namespace verbena::nic {
+
+class Engine;
+class Nic;
+class Qp;
+
+// A process that we are linked to, or this one itself. Lives as long as a queue pair may ring its
+// bell.
+class Link {
+ public:
+  explicit Link(std::unique_ptr<host::Peer> peer)
+      : id_(peer->id()), peer_(std::move(peer)), doorbell_(peer_->page()) {}
+  Link(host::PeerId id, host::ProcessPage& own_page) : id_(id), doorbell_(own_page) {}
+
+  host::PeerId id() const { return id_; }
+  bool is_self() const { return peer_ == nullptr; }
+  host::Doorbell& doorbell() { return doorbell_; }
+
+ private:
+  friend class LinkRef;
+  host::PeerId id_;
+  std::unique_ptr<host::Peer> peer_;
+  host::Doorbell doorbell_;
+  std::atomic<std::uint32_t> references_{0};
+};
+
+// A counted reference: the page of a peer stays mapped while anybody may ring its bell, on any
+// thread.
+class LinkRef {
+ public:
+  LinkRef() = default;
+  explicit LinkRef(Link* link) : link_(link) {
+    if (link_) link_->references_.fetch_add(1, std::memory_order_relaxed);
+  }
+  LinkRef(const LinkRef& other) : LinkRef(other.link_) {}
+  LinkRef(LinkRef&& other) noexcept : link_(std::exchange(other.link_, nullptr)) {}
+  LinkRef& operator=(LinkRef other) noexcept {
+    std::swap(link_, other.link_);
+    return *this;
+  }
+  ~LinkRef() {
+    if (link_ && link_->references_.fetch_sub(1, std::memory_order_acq_rel) == 1) delete link_;
+  }
+  Link* operator->() const { return link_; }
+  Link* get() const { return link_; }
+  explicit operator bool() const { return link_ != nullptr; }
+
+ private:
+  Link* link_ = nullptr;
+};
+
+class Links final : public host::ControlEvents, public local::DatagramPaths {
+ public:
+  Links(Nic& nic, Engine& engine);
+  // Once, before anything else is asked.
+  void set_control(host::Control& control);
+
+  // -- any thread --------------------------------------------------------------------------------
+  // Looks for the peer of a queue pair that just went to RTR.
+  void connect(QpNum qp);
+  // Within a reading section of the table of queue pairs.
+  Path path_of(const qp::Operation& op) override;
+  // Hands arrived datagrams to their queue pairs. Within a reading section. True: there are more.
+  bool receive_datagrams();
+
+ private:
+  // What processes say to each other about queue pairs. Sent as it lies in memory: both ends are
+  // one machine.
+  enum class MessageKind : std::uint32_t {
+    kOffer = 1,
+    kNotReady = 2,
+    kWantDatagrams = 3,
+    kOfferDatagrams = 4
+  };
+  struct Message {
+    MessageKind kind;
+    std::uint32_t from_qp;
+    std::uint32_t to_qp;
+    std::uint32_t qp_type;
+    std::uint64_t conduit_id;
+  };
+  struct Process {
+    LinkRef link;
+    bool asked_for_datagrams = false;
+    std::set<SlotNumber> slots;  // those whose datagrams take this way
+    std::unique_ptr<local::DatagramSender> sender;
+    std::unique_ptr<local::DatagramReceiver> receiver;
+  };
+  struct Waiting {
+    std::set<QpNum> connects;
+    bool datagrams = false;
+  };
+
+  void peer_up(std::unique_ptr<host::Peer> peer) override;
+  void peer_down(host::PeerId id) override;
+  void slot_reached(SlotNumber slot, host::PeerId id) override;
+  void slot_unreachable(SlotNumber slot, host::Refusal why) override;
+  void message(host::PeerId from, std::span<const std::byte> bytes,
+               host::PrivateFd attachment) override;
+  void tick(Instant) override {}
+
+  void look_for(SlotNumber slot);
+  void reached(SlotNumber slot, Process& process);
+  void offer(QpNum number, Process& process, bool again);
+  void absent(QpNum number);
+  void send(Process& process, const Message& message, const host::PrivateFd* attachment);
+  void take_offer(Process& from, const Message& offer, host::PrivateFd attachment);
+  void take_not_ready(Process& from, const Message& refusal);
+  void offer_datagrams(Process& to);
+  void take_datagrams(Process& from, const Message& offer, host::PrivateFd attachment);
+  void open_datagrams(SlotNumber slot, Process& process);
+  void wake_datagram_senders();
+  // With receivers_lock_, within a reading section.
+  bool deliver_from(local::DatagramReceiver& receiver, unsigned most);
+  bool may_speak_for(const Process& process, QpNum number) const;
+
+  Nic& nic_;
+  Engine& engine_;
+  host::Control* control_ = nullptr;
+  std::map<host::PeerId, Process> processes_;  // the control thread's
+  std::map<SlotNumber, Waiting> waiting_;      // the control thread's
+
+  // The way of datagrams to each slot, for senders.
+  struct Way {
+    std::atomic<local::DatagramSender*> sender{nullptr};
+    std::atomic<std::int64_t> closed_until{
+        0};  // nanoseconds: nobody was there, do not ask again before
+    std::atomic<bool> is_opening{false};
+  };
+  std::array<Way, kSlotCount> ways_;
+
+  Mutex receivers_lock_;  // held while datagrams are taken
+  std::vector<local::DatagramReceiver*> receivers_;
+};
+
+}  // namespace verbena::nic

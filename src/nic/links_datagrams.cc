@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+// The way of datagrams: a conduit for each direction of a link, made when the first datagram asks
+// for it.
+#include "base/log.h"
+#include "nic/engine.h"
+#include "nic/links.h"
+#include "nic/nic.h"
+#include "nic/nic_qp.h"
+
+namespace verbena::nic {
+namespace {
+
+// So many from one sender before the next has a turn.
+constexpr unsigned kTurn = 64;
+
+}  // namespace
+
+local::DatagramPaths::Path Links::path_of(const qp::Operation& op) {
+  Path path;
+  const auto address = nic_.address_handles().find(op.address_handle);
+  if (!address || !address->is_on_this_host) return path;
+  path.source = address->source;
+  path.destination = address->destination;
+  path.traffic_class = address->traffic_class;
+  path.hop_limit = address->hop_limit;
+  const SlotNumber slot = op.remote_qp.slot();
+  Way& way = ways_[slot.value];
+  path.sender = way.sender.load(std::memory_order_acquire);
+  if (path.sender) {
+    path.state = Path::State::kOpen;
+    return path;
+  }
+  if (op.remote_qp.is_reserved() || way.closed_until.load() > clock_now().nanoseconds())
+    return path;
+  path.state = Path::State::kOpening;
+  if (way.is_opening.exchange(true)) return path;
+  const bool accepted = control_->submit([this, slot] {
+    waiting_[slot].datagrams = true;
+    look_for(slot);
+  });
+  if (!accepted) way.is_opening.store(false);
+  return path;
+}
+
+void Links::open_datagrams(SlotNumber slot, Process& process) {
+  process.slots.insert(slot);
+  if (process.sender) {
+    ways_[slot.value].sender.store(process.sender.get(), std::memory_order_release);
+    ways_[slot.value].is_opening.store(false);
+    wake_datagram_senders();
+    return;
+  }
+  if (std::exchange(process.asked_for_datagrams, true)) return;
+  send(process,
+       {.kind = MessageKind::kWantDatagrams,
+        .from_qp = 0,
+        .to_qp = 0,
+        .qp_type = 0,
+        .conduit_id = 0},
+       nullptr);
+}
+
+void Links::offer_datagrams(Process& to) {
+  // One for each link: a peer that asks again has lost its own.
+  if (to.receiver) return;
+  auto created = host::SharedMemory::create(local::kConduitSize, host::Backing::kWhenTouched);
+  if (!created) {
+    LOG_ERROR("no memory for datagrams: %s", host::to_string(created.error()));
+    return;
+  }
+  const std::uint64_t id = nic_.random().next();
+  to.receiver = std::make_unique<local::DatagramReceiver>(
+      local::Conduit::prepare(std::move(created->memory), id),
+      local::PeerBell{&to.link->doorbell(), QpTable::kDatagramIndex});
+  {
+    const std::lock_guard guard(receivers_lock_);
+    receivers_.push_back(to.receiver.get());
+  }
+  send(to,
+       {.kind = MessageKind::kOfferDatagrams,
+        .from_qp = 0,
+        .to_qp = 0,
+        .qp_type = 0,
+        .conduit_id = id},
+       &created->fd);
+}
+
+void Links::take_datagrams(Process& from, const Message& offer, host::PrivateFd attachment) {
+  if (from.sender || !from.asked_for_datagrams) return;
+  auto memory = host::SharedMemory::adopt(attachment, local::kConduitSize);
+  if (!memory) return;
+  local::Conduit conduit = local::Conduit::accept(std::move(*memory), offer.conduit_id);
+  if (!conduit) return;
+  from.sender = std::make_unique<local::DatagramSender>(
+      std::move(conduit), local::PeerBell{&from.link->doorbell(), QpTable::kDatagramIndex});
+  const std::set<SlotNumber> slots = from.slots;
+  for (const SlotNumber slot : slots)
+    open_datagrams(slot, from);
+}
+
+// All UD queue pairs with something to send look again.
+void Links::wake_datagram_senders() {
+  const QpTable::Reading reading(nic_.queue_pairs());
+  nic_.queue_pairs().each([this](Qp& qp) {
+    if (qp.pair.config().type == qp::QpType::kUd) engine_.want_turn(qp.number());
+  });
+}
+
+bool Links::receive_datagrams() {
+  const std::unique_lock guard(receivers_lock_, std::try_to_lock);
+  if (!guard.owns_lock()) return true;
+  bool more = false;
+  for (local::DatagramReceiver* receiver : receivers_)
+    more |= deliver_from(*receiver, kTurn);
+  return more;
+}
+
+bool Links::deliver_from(local::DatagramReceiver& receiver, unsigned most) {
+  return receiver.take(
+      most, [this](const local::DatagramRecord& record, std::span<const std::byte> payload) {
+        Qp* qp = nic_.queue_pairs().find(QpNum{record.destination_qp});
+        if (!qp || qp->pair.config().type != qp::QpType::kUd) return;
+        const std::lock_guard guard(qp->pair.lock());
+        local::deliver_datagram(record, payload, qp->pair.responder());
+      });
+}
+
+}  // namespace verbena::nic

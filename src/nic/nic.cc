@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+#include "nic/nic.h"
+
+#include "nic/engine.h"
+
+namespace verbena::nic {
+
+Nic::Nic() : regions_(limits_.regions, random_), address_handles_(limits_.address_handles) {}
+
+Nic& Nic::current() {
+  static std::atomic<Nic*> current{nullptr};
+  Nic* nic = current.load(std::memory_order_acquire);
+  while (!nic || !nic->in_owner()) {
+    // No lock: in a forked child it might be held by a thread that is not there.
+    auto* fresh = new Nic;
+    if (current.compare_exchange_strong(nic, fresh, std::memory_order_acq_rel)) return *fresh;
+    delete fresh;
+  }
+  return *nic;
+}
+
+Result<Engine*, Error> Nic::start_engine() {
+  const std::lock_guard guard(start_lock_);
+  if (Engine* engine = engine_.load(std::memory_order_relaxed)) return engine;
+  auto started = Engine::start(*this);
+  if (!started) return refuse(started.error());
+  engine_.store(*started, std::memory_order_release);
+  return *started;
+}
+
+}  // namespace verbena::nic

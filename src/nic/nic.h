@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+// The NIC of this process: one for all open devices, made when the first is opened, never taken
+// down (programs call verbs from destructors at exit). A forked child gets a new one with its next
+// open; what it inherited is dead.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+
+#include "base/mutex.h"
+#include "base/random.h"
+#include "base/result.h"
+#include "base/types.h"
+#include "host/fork_guard.h"
+#include "memory/region_table.h"
+#include "nic/address_handles.h"
+#include "nic/device.h"
+#include "nic/error.h"
+#include "nic/qp_table.h"
+
+namespace verbena::nic {
+
+class Engine;
+
+// A random source for many threads.
+class SharedRandom final : public RandomSource {
+ public:
+  std::uint64_t next() override {
+    const std::lock_guard guard(lock_);
+    return source_.next();
+  }
+
+ private:
+  Mutex lock_;
+  KernelRandom source_;
+};
+
+class Nic {
+ public:
+  // The one of this process.
+  static Nic& current();
+
+  bool in_owner() const { return guard_.in_owner(); }
+  const Limits& limits() const { return limits_; }
+  SharedRandom& random() { return random_; }
+  memory::RegionTable& regions() { return regions_; }
+  AddressHandles& address_handles() { return address_handles_; }
+  QpTable& queue_pairs() { return queue_pairs_; }
+  PdId new_domain() { return {next_domain_.fetch_add(1, std::memory_order_relaxed)}; }
+
+  // Null before the first queue pair.
+  Engine* engine() const { return engine_.load(std::memory_order_acquire); }
+  Result<Engine*, Error> start_engine();
+
+  // Counts of objects that have a limit.
+  struct Counts {
+    std::atomic<std::uint32_t> domains{0};
+    std::atomic<std::uint32_t> completion_queues{0};
+    std::atomic<std::uint32_t> shared_receive_queues{0};
+    std::atomic<std::uint32_t> queue_pairs{0};
+  };
+  Counts& counts() { return counts_; }
+
+ private:
+  Nic();
+  host::ForkGuard guard_;
+  Limits limits_;
+  SharedRandom random_;
+  memory::RegionTable regions_;
+  AddressHandles address_handles_;
+  QpTable queue_pairs_;
+  Counts counts_;
+  std::atomic<std::uint32_t> next_domain_{1};
+  Mutex start_lock_;
+  std::atomic<Engine*> engine_{nullptr};
+};
+
+// Takes one of what is limited; false when all are taken.
+inline bool take_one(std::atomic<std::uint32_t>& count, std::uint32_t limit) {
+  if (count.fetch_add(1, std::memory_order_relaxed) < limit) return true;
+  count.fetch_sub(1, std::memory_order_relaxed);
+  return false;
+}
+
+}  // namespace verbena::nic

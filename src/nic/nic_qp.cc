@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+#include "nic/nic_qp.h"
+
+#include <algorithm>
+
+#include "base/assert.h"
+#include "nic/engine.h"
+#include "nic/nic.h"
+
+namespace verbena::nic {
+namespace {
+
+qp::QpConfig config_for(Pd& domain, const QpRequest& request, QpNum number, qp::QpEvents& events) {
+  return {.type = request.type,
+          .number = number,
+          .pd = domain.id,
+          .receive_pd = request.srq ? request.srq->pd->id : domain.id,
+          .signal_all = request.signal_all,
+          .send_depth = request.send_depth,
+          .send_sge_max = request.send_sge_max,
+          .inline_max = request.inline_max,
+          .receive_depth = request.receive_depth,
+          .receive_sge_max = request.receive_sge_max,
+          .send_completions = &request.send_cq->queue,
+          .receive_completions = &request.receive_cq->queue,
+          .shared_receives = request.srq ? &request.srq->queue : nullptr,
+          .regions = &domain.context->nic().regions(),
+          .events = &events};
+}
+
+AsyncKind kind_of(qp::QpEvent event) {
+  switch (event) {
+    case qp::QpEvent::kFatal: return AsyncKind::kQpFatal;
+    case qp::QpEvent::kRequestError: return AsyncKind::kQpRequestError;
+    case qp::QpEvent::kAccessError: return AsyncKind::kQpAccessError;
+    case qp::QpEvent::kCommunicationEstablished: return AsyncKind::kCommunicationEstablished;
+    case qp::QpEvent::kSendQueueDrained: return AsyncKind::kSendQueueDrained;
+    case qp::QpEvent::kLastReceiveReached: return AsyncKind::kLastReceiveReached;
+  }
+  return AsyncKind::kQpFatal;
+}
+
+}  // namespace
+
+Qp::Qp(Pd& domain, const QpRequest& request, QpNum number)
+    : pair(config_for(domain, request, number, *this)),
+      pd_(&domain),
+      send_cq_(request.send_cq),
+      receive_cq_(request.receive_cq),
+      srq_(request.srq),
+      cookie_(request.cookie),
+      engine_(domain.context->nic().engine()) {
+  if (request.type == qp::QpType::kUd) {
+    datagrams_ = std::make_unique<local::DatagramCarrier>(number, engine_->links());
+  }
+}
+
+Qp::~Qp() = default;
+
+bool Qp::turn(Instant now) {
+  bool more = false;
+  if (ring_) {
+    qp::Budget answers;
+    ring_->collect(pair.window(), answers, now);
+    qp::Budget requests;
+    more = ring_->serve(pair.responder(), requests, now);
+    more |= answers.spent();
+  }
+  more |= send(now);
+  return more;
+}
+
+bool Qp::send(Instant now) {
+  qp::Carrier* carrier = ring_ ? static_cast<qp::Carrier*>(ring_.get()) : datagrams_.get();
+  if (!carrier) return false;
+  qp::Budget budget;
+  carrier->issue(pair.window(), budget, now);
+  after_turn();
+  return budget.spent();
+}
+
+void Qp::after_turn() {
+  if (ring_) {
+    if (pair.state() == qp::QpState::kError) ring_->close();
+    ring_->ring_if_needed();
+  }
+  engine_->note_deadline(*this);
+}
+
+std::optional<Instant> Qp::deadline() {
+  std::optional<Instant> earliest;
+  if (ring_) earliest = ring_->next_deadline();
+  if (datagrams_) earliest = datagrams_->next_deadline();
+  const std::optional<Instant> resume = pair.window().resume_at();
+  if (!earliest || (resume && *resume < *earliest)) earliest = resume ? resume : earliest;
+  return earliest;
+}
+
+void Qp::begin_connection(bool is_local) {
+  end_connection();
+  ring_ = std::make_unique<local::RingCarrier>(pair.config().type);
+  if (is_local) {
+    connecting = Connecting::kLooking;
+  } else {
+    // Another host, and no wire yet: silence.
+    ring_->peer_absent();
+  }
+}
+
+void Qp::set_timeout() {
+  if (ring_) ring_->set_timeout(qp::ack_timeout(pair.attributes().timeout));
+}
+
+void Qp::end_connection() {
+  if (ring_) {
+    ring_->close();
+    ring_->ring_if_needed();
+    ring_.reset();
+  }
+  connecting = Connecting::kNot;
+  link = LinkRef();
+}
+
+void Qp::qp_event(QpNum, qp::QpEvent event) {
+  pd_->context->async_events().push({kind_of(event), cookie_, &async_events_});
+}
+
+}  // namespace verbena::nic

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+// A queue pair as the NIC holds it: its meaning (qp), its carrier, and who is told what happens to
+// it.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "base/time.h"
+#include "local/datagram.h"
+#include "local/ring_carrier.h"
+#include "nic/links.h"
+#include "nic/objects.h"
+#include "qp/queue_pair.h"
+
+namespace verbena::nic {
+
+// How far the connection of a connected queue pair has come.
+enum class Connecting : std::uint8_t {
+  kNot,      // not in RTR yet, or not a connected type
+  kLooking,  // the control thread looks for the peer's process
+  kOffered,  // the peer's process has our offer, and has not refused it
+  kRefused,  // it said that its queue pair is not ready for us
+};
+
+class Qp final : qp::QpEvents {
+ public:
+  Qp(Pd& domain, const QpRequest& request, QpNum number);
+  ~Qp();
+
+  Pd& pd() { return *pd_; }
+  Cq& send_cq() { return *send_cq_; }
+  Cq& receive_cq() { return *receive_cq_; }
+  Srq* srq() { return srq_; }
+  QpNum number() const { return pair.config().number; }
+  EventCount& async_events() { return async_events_; }
+  Engine& engine() { return *engine_; }
+
+  // -- with the queue pair's lock --------------------------------------------------------------
+  // Takes answers, executes requests, sends. True: call again soon.
+  bool turn(Instant now);
+  // Sends what was just posted; true as turn().
+  bool send(Instant now);
+  // When it wants a turn although nothing comes.
+  std::optional<Instant> deadline();
+  // Something came that nobody has looked at.
+  bool has_incoming() const { return ring_ && ring_->has_work(); }
+
+  // RTR: a new carrier for a new connection; `is_local`: the peer may be on this host.
+  void begin_connection(bool is_local);
+  // RTS and changes there.
+  void set_timeout();
+  // RESET, ERR and destruction: the peer learns that we are gone.
+  void end_connection();
+  local::RingCarrier* ring() { return ring_.get(); }
+
+  qp::QueuePair pair;
+  Connecting connecting = Connecting::kNot;
+  LinkRef link;                      // while connected, or connecting
+  Instant timer = Instant::never();  // the entry in the engine's timers that counts
+
+ private:
+  void qp_event(QpNum number, qp::QpEvent event) override;
+  void after_turn();
+
+  Pd* pd_;
+  Cq* send_cq_;
+  Cq* receive_cq_;
+  Srq* srq_;
+  void* cookie_;
+  Engine* engine_;
+  EventCount async_events_;
+  std::unique_ptr<local::RingCarrier> ring_;
+  std::unique_ptr<local::DatagramCarrier> datagrams_;
+};
+
+}  // namespace verbena::nic

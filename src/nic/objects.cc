@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT
+// Contexts, protection domains, memory regions, address handles.
+#include "nic/objects.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "host/interfaces.h"
+#include "nic/nic.h"
+
+namespace verbena::nic {
+namespace {
+
+// Access bits that a program may ask for without knowing whether we know them
+// (IBV_ACCESS_OPTIONAL_RANGE).
+constexpr std::uint32_t kOptionalAccess = 0x3ff00000;
+
+Error error_of(memory::RegisterError error) {
+  switch (error) {
+    case memory::RegisterError::kBadRange: return Error::kFault;
+    case memory::RegisterError::kBadAccess: return Error::kInvalid;
+    case memory::RegisterError::kTooMany: return Error::kNoRoom;
+    case memory::RegisterError::kBusy: return Error::kBusy;
+  }
+  return Error::kInvalid;
+}
+
+memory::RegionConfig region_of(const Mr& mr) {
+  return {.pd = mr.pd->id,
+          .iova = mr.iova,
+          .access = mr.access & ~kOptionalAccess,
+          .extents = {{mr.address, mr.length}}};
+}
+
+}  // namespace
+
+Context::Context(const Device& device, std::unique_ptr<EventQueue<AsyncEvent>> async, Nic& nic)
+    : device_(device), async_(std::move(async)), nic_(&nic) {}
+
+Context::~Context() = default;
+
+Result<std::unique_ptr<Context>, Error> Context::open(const Device& device) {
+  auto async = EventQueue<AsyncEvent>::create();
+  if (!async) return refuse(async.error());
+  return std::unique_ptr<Context>(new Context(device, std::move(*async), Nic::current()));
+}
+
+bool Context::is_usable() const { return nic_->in_owner(); }
+
+std::vector<Gid> Context::gids() const {
+  for (Device& device : devices()) {
+    if (device.name == device_.name) return std::move(device.gids);
+  }
+  return device_.gids;
+}
+
+bool Context::port_is_up() const {
+  for (const Device& device : devices()) {
+    if (device.name == device_.name) return device.is_up;
+  }
+  return false;
+}
+
+Result<Pd*, Error> alloc_pd(Context& context) {
+  if (!context.is_usable()) return refuse(Error::kGone);
+  Nic& nic = context.nic();
+  if (!take_one(nic.counts().domains, nic.limits().domains)) return refuse(Error::kNoRoom);
+  auto* pd = new Pd;
+  pd->context = &context;
+  pd->id = nic.new_domain();
+  return pd;
+}
+
+Result<void, Error> dealloc_pd(Pd* pd) {
+  if (pd->context->is_usable()) {
+    if (pd->dependents.load() != 0) return refuse(Error::kBusy);
+    pd->context->nic().counts().domains.fetch_sub(1);
+  }
+  delete pd;
+  return {};
+}
+
+Result<Mr*, Error> reg_mr(Pd& pd, void* address, std::size_t length, std::uint64_t iova,
+                          std::uint32_t access) {
+  if (!pd.context->is_usable()) return refuse(Error::kGone);
+  auto mr = std::make_unique<Mr>();
+  mr->pd = &pd;
+  mr->iova = iova;
+  mr->address = static_cast<std::byte*>(address);
+  mr->length = length;
+  mr->access = access;
+  auto key = pd.context->nic().regions().add(region_of(*mr));
+  if (!key) return refuse(error_of(key.error()));
+  mr->key = *key;
+  pd.dependents.fetch_add(1);
+  return mr.release();
+}
+
+Result<void, Error> rereg_mr(Mr& mr, const Rereg& change) {
+  Context& context = *mr.pd->context;
+  if (!context.is_usable()) return refuse(Error::kGone);
+  Mr wanted = mr;
+  if (change.change_translation) {
+    wanted.address = static_cast<std::byte*>(change.address);
+    wanted.length = change.length;
+    wanted.iova = reinterpret_cast<std::uint64_t>(change.address);
+  }
+  if (change.pd) wanted.pd = change.pd;
+  if (change.access) wanted.access = *change.access;
+  auto key = context.nic().regions().change(mr.key, region_of(wanted));
+  if (!key) return refuse(error_of(key.error()));
+  wanted.key = *key;
+  wanted.pd->dependents.fetch_add(1);
+  mr.pd->dependents.fetch_sub(1);
+  mr = wanted;
+  return {};
+}
+
+Result<void, Error> dereg_mr(Mr* mr) {
+  if (mr->pd->context->is_usable()) {
+    mr->pd->context->nic().regions().remove(mr->key);
+    mr->pd->dependents.fetch_sub(1);
+  }
+  delete mr;
+  return {};
+}
+
+Result<Ah*, Error> create_ah(Pd& pd, const qp::AddressVector& path) {
+  Context& context = *pd.context;
+  if (!context.is_usable()) return refuse(Error::kGone);
+  const std::vector<Gid> gids = context.gids();
+  // RoCE has no other addresses than GIDs (annex A16.3.1).
+  if (!path.has_grh || path.port != 1 || path.source_gid_index >= gids.size()) {
+    return refuse(Error::kInvalid);
+  }
+  const auto number = context.nic().address_handles().add(
+      {.pd = pd.id,
+       .source = gids[path.source_gid_index],
+       .destination = path.destination,
+       .traffic_class = path.traffic_class,
+       .hop_limit = path.hop_limit,
+       .is_on_this_host = host::is_local_address(path.destination)});
+  if (!number) return refuse(Error::kNoRoom);
+  pd.dependents.fetch_add(1);
+  auto* ah = new Ah;
+  ah->pd = &pd;
+  ah->number = *number;
+  ah->path = path;
+  return ah;
+}
+
+Result<void, Error> destroy_ah(Ah* ah) {
+  if (ah->pd->context->is_usable()) {
+    ah->pd->context->nic().address_handles().remove(ah->number);
+    ah->pd->dependents.fetch_sub(1);
+  }
+  delete ah;
+  return {};
+}
+
+}  // namespace verbena::nic

@@ -1,0 +1,134 @@
+// SPDX-License-Identifier: MIT
+// Queue pairs: create, modify, query, destroy, post.
+#include <utility>
+
+#include "host/interfaces.h"
+#include "nic/engine.h"
+#include "nic/nic.h"
+#include "nic/nic_qp.h"
+#include "nic/objects.h"
+
+namespace verbena::nic {
+namespace {
+
+bool fits(const QpRequest& request, const Limits& limits) {
+  return request.send_cq && request.receive_cq && request.send_depth <= limits.work_requests &&
+         request.receive_depth <= limits.work_requests && request.send_sge_max <= limits.sges &&
+         request.receive_sge_max <= limits.sges && request.inline_max <= limits.inline_bytes;
+}
+
+void count_dependents(Qp& qp, std::uint32_t by) {
+  qp.pd().dependents.fetch_add(by);
+  qp.send_cq().dependents.fetch_add(by);
+  qp.receive_cq().dependents.fetch_add(by);
+  if (qp.srq()) qp.srq()->dependents.fetch_add(by);
+}
+
+// What the carrier has to do about a move that queue pair and attributes have made. With the lock.
+// True: the peer must be looked for.
+bool follow_move(Qp& qp, qp::QpState from) {
+  const qp::QpState to = qp.pair.state();
+  if (to == qp::QpState::kReset) qp.end_connection();
+  if (qp.pair.config().type != qp::QpType::kUd && from == qp::QpState::kInit &&
+      to == qp::QpState::kReadyToReceive) {
+    const bool is_local = host::is_local_address(qp.pair.attributes().path.destination);
+    qp.begin_connection(is_local);
+    return is_local;
+  }
+  if (to == qp::QpState::kReadyToSend) qp.set_timeout();
+  return false;
+}
+
+}  // namespace
+
+Result<Qp*, Error> create_qp(Pd& pd, const QpRequest& request) {
+  Context& context = *pd.context;
+  if (!context.is_usable()) return refuse(Error::kGone);
+  Nic& nic = context.nic();
+  if (!fits(request, nic.limits())) return refuse(Error::kInvalid);
+  auto engine = nic.start_engine();
+  if (!engine) return refuse(engine.error());
+  if (!take_one(nic.counts().queue_pairs, nic.limits().queue_pairs)) return refuse(Error::kNoRoom);
+  auto number = (*engine)->reserve_number();
+  if (!number) {
+    nic.counts().queue_pairs.fetch_sub(1);
+    return refuse(number.error());
+  }
+  auto* qp = new Qp(pd, request, *number);
+  count_dependents(*qp, 1);
+  nic.queue_pairs().insert(*number, qp);
+  return qp;
+}
+
+Result<void, Error> modify_qp(Qp& qp, const qp::QpAttributes& attributes, std::uint32_t mask) {
+  Context& context = *qp.pd().context;
+  if (!context.is_usable()) return refuse(Error::kGone);
+  bool look_for_peer = false;
+  {
+    const std::lock_guard guard(qp.pair.lock());
+    const qp::QpState from = qp.pair.state();
+    if (!qp.pair.modify(attributes, mask)) return refuse(Error::kInvalid);
+    look_for_peer = follow_move(qp, from);
+  }
+  if (look_for_peer) qp.engine().links().connect(qp.number());
+  // Requests may wait in the ring, and sends may have been posted in SQD.
+  qp.engine().want_turn(qp.number());
+  return {};
+}
+
+Result<qp::QpAttributes, Error> query_qp(Qp& qp) {
+  if (!qp.pd().context->is_usable()) return refuse(Error::kGone);
+  const std::lock_guard guard(qp.pair.lock());
+  return qp.pair.attributes();
+}
+
+Result<void, Error> destroy_qp(Qp* qp) {
+  Context& context = *qp->pd().context;
+  if (!context.is_usable()) {
+    delete qp;
+    return {};
+  }
+  {
+    const std::lock_guard guard(qp->pair.lock());
+    qp->end_connection();
+  }
+  // Nobody has it in hands after this.
+  context.nic().queue_pairs().remove(qp->number());
+  qp->send_cq().queue.remove(qp->number());
+  qp->receive_cq().queue.remove(qp->number());
+  EventCount& count = qp->async_events();
+  context.async_events().withdraw([&](const AsyncEvent& event) { return event.count == &count; });
+  count.wait_until_acknowledged();
+  count_dependents(*qp, static_cast<std::uint32_t>(-1));
+  context.nic().counts().queue_pairs.fetch_sub(1);
+  delete qp;
+  return {};
+}
+
+const qp::QpConfig& config_of(const Qp& qp) { return qp.pair.config(); }
+QpNum number_of(const Qp& qp) { return qp.number(); }
+EventCount& async_events_of(Qp& qp) { return qp.async_events(); }
+
+Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> requests,
+                                      std::size_t& posted) {
+  posted = 0;
+  const std::lock_guard guard(qp.pair.lock());
+  Result<void, qp::PostError> result;
+  for (const qp::SendRequest& request : requests) {
+    result = qp.pair.post_send(request);
+    if (!result) break;
+    ++posted;
+  }
+  if (posted != 0) {
+    // The way of datagrams is looked up inside a reading section.
+    const QpTable::Reading reading(qp.pd().context->nic().queue_pairs());
+    if (qp.send(clock_now())) qp.engine().want_turn(qp.number());
+  }
+  return result;
+}
+
+Result<void, qp::PostError> post_receive(Qp& qp, std::uint64_t wr_id, std::span<const Sge> sges) {
+  return qp.pair.post_receive(wr_id, sges);
+}
+
+}  // namespace verbena::nic

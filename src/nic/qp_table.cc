@@ -1,0 +1,118 @@
+// SPDX-License-Identifier: MIT
+#include "nic/qp_table.h"
+
+#include <sched.h>
+
+#include "base/assert.h"
+#include "base/fence.h"
+
+namespace verbena::nic {
+namespace {
+
+// How many numbers of destroyed queue pairs stay unused: late messages for the old one must not
+// reach a new one.
+constexpr std::size_t kRestingMax = 1024;
+// A slot is full enough when a random pick begins to take long.
+constexpr std::uint32_t kUsedMax = QpTable::kPlaces * 3 / 4;
+
+unsigned line_of_this_thread(unsigned lines) {
+  static std::atomic<unsigned> next{0};
+  thread_local const unsigned line = next.fetch_add(1, std::memory_order_relaxed);
+  return line % lines;
+}
+
+}  // namespace
+
+ReadingSections::Ticket ReadingSections::enter() {
+  const std::uint32_t phase = phase_.load(std::memory_order_relaxed) & 1;
+  Ticket ticket = &lines_[line_of_this_thread(kLines)].readers[phase];
+  ticket->fetch_add(1, std::memory_order_seq_cst);
+  return ticket;
+}
+
+void ReadingSections::flip_and_wait() {
+  const std::uint32_t old = phase_.fetch_xor(1, std::memory_order_seq_cst) & 1;
+  full_fence();
+  for (Line& line : lines_) {
+    while (line.readers[old].load(std::memory_order_acquire) != 0)
+      sched_yield();
+  }
+}
+
+void ReadingSections::wait_for_all() {
+  const std::lock_guard guard(waiters_);
+  flip_and_wait();
+  flip_and_wait();
+}
+
+QpTable::~QpTable() = default;
+
+void QpTable::add_slot(SlotNumber number) {
+  const std::lock_guard guard(lock_);
+  const std::uint32_t count = slot_count_.load(std::memory_order_relaxed);
+  VERBENA_ASSERT(count < kSlotsMax);
+  Slot& slot = slots_[count];
+  slot.number = number;
+  slot.places = std::make_unique<std::atomic<Qp*>[]>(kPlaces);
+  slot.taken = std::make_unique<bool[]>(kPlaces);
+  slot_count_.store(count + 1, std::memory_order_release);
+}
+
+QpTable::Slot* QpTable::slot_of(QpNum number) {
+  const std::uint32_t count = slot_count_.load(std::memory_order_acquire);
+  for (std::uint32_t s = 0; s < count; ++s) {
+    if (slots_[s].number == number.slot()) return &slots_[s];
+  }
+  return nullptr;
+}
+
+std::optional<QpNum> QpTable::reserve(RandomSource& random) {
+  const std::lock_guard guard(lock_);
+  const std::uint32_t count = slot_count_.load(std::memory_order_relaxed);
+  for (std::uint32_t s = 0; s < count; ++s) {
+    Slot& slot = slots_[s];
+    if (slot.used >= kUsedMax) continue;
+    for (;;) {
+      const QpNum number = QpNum::of(slot.number, static_cast<std::uint32_t>(random.next()));
+      const std::uint32_t index = number.index();
+      if (index < 2 || index == kPlaces - 1 || slot.taken[index]) continue;
+      slot.taken[index] = true;
+      ++slot.used;
+      return number;
+    }
+  }
+  return std::nullopt;
+}
+
+void QpTable::insert(QpNum number, Qp* qp) {
+  slot_of(number)->places[number.index()].store(qp, std::memory_order_release);
+}
+
+void QpTable::remove(QpNum number) {
+  slot_of(number)->places[number.index()].store(nullptr, std::memory_order_release);
+  sections_.wait_for_all();
+  release(number);
+}
+
+void QpTable::release(QpNum number) {
+  const std::lock_guard guard(lock_);
+  resting_.push_back(number);
+  if (resting_.size() <= kRestingMax) return;
+  const QpNum rested = resting_.front();
+  resting_.pop_front();
+  Slot* slot = slot_of(rested);
+  slot->taken[rested.index()] = false;
+  --slot->used;
+}
+
+Qp* QpTable::find(QpNum number) const {
+  const std::uint32_t count = slot_count_.load(std::memory_order_acquire);
+  for (std::uint32_t s = 0; s < count; ++s) {
+    if (slots_[s].number == number.slot()) {
+      return slots_[s].places[number.index()].load(std::memory_order_acquire);
+    }
+  }
+  return nullptr;
+}
+
+}  // namespace verbena::nic

@@ -1,0 +1,110 @@
+// SPDX-License-Identifier: MIT
+// The queue pairs of this process by number: for each slot an array of places. Looking one up is a
+// load inside a reading section; a queue pair that was removed is freed only after all reading
+// sections that might know it have ended.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <deque>
+#include <memory>
+#include <mutex>
+#include <optional>
+
+#include "base/mutex.h"
+#include "base/random.h"
+#include "base/types.h"
+
+namespace verbena::nic {
+
+class Qp;
+
+// Counts readers in two phases; a waiter flips the phase twice and each time waits for the old one
+// to run empty. (One flip is not enough: a reader may have read the phase long before it counts
+// itself.)
+class ReadingSections {
+ public:
+  // Which counter to decrease at the end.
+  using Ticket = std::atomic<std::uint32_t>*;
+  Ticket enter();
+  static void leave(Ticket ticket) { ticket->fetch_sub(1, std::memory_order_release); }
+  // Until every section that was open at the call has ended. Not from inside a section.
+  void wait_for_all();
+
+ private:
+  static constexpr unsigned kLines = 16;  // threads spread over them
+  struct alignas(64) Line {
+    std::atomic<std::uint32_t> readers[2]{};
+  };
+  void flip_and_wait();
+
+  std::atomic<std::uint32_t> phase_{0};
+  std::array<Line, kLines> lines_;
+  Mutex waiters_;
+};
+
+class QpTable {
+ public:
+  class Reading {
+   public:
+    explicit Reading(QpTable& table) : ticket_(table.sections_.enter()) {}
+    ~Reading() { ReadingSections::leave(ticket_); }
+    Reading(const Reading&) = delete;
+    Reading& operator=(const Reading&) = delete;
+
+   private:
+    ReadingSections::Ticket ticket_;
+  };
+
+  QpTable() = default;
+  ~QpTable();
+
+  static constexpr std::uint32_t kPlaces = QpNum::kIndexMask + 1;
+  static constexpr std::uint32_t kSlotsMax = 64;
+  // Index 0 of a slot's doorbell means datagrams; 1 and the last are never numbers (types.h).
+  static constexpr std::uint32_t kDatagramIndex = 0;
+
+  void add_slot(SlotNumber slot);
+  // A free number at random, from a slot with room; none: take another slot.
+  std::optional<QpNum> reserve(RandomSource& random);
+  void insert(QpNum number, Qp* qp);
+  // Nobody finds it any more, and after the return nobody uses it any more. The number rests for a
+  // while.
+  void remove(QpNum number);
+  // A reserved number that was not used after all.
+  void release(QpNum number);
+
+  // Inside a reading section only.
+  Qp* find(QpNum number) const;
+  template <class Each>
+  void each_at(std::uint32_t index, Each&& each) const {
+    const std::uint32_t slots = slot_count_.load(std::memory_order_acquire);
+    for (std::uint32_t s = 0; s < slots; ++s) {
+      if (Qp* qp = slots_[s].places[index].load(std::memory_order_acquire)) each(*qp);
+    }
+  }
+  template <class Each>
+  void each(Each&& each) const {
+    for (std::uint32_t index = 0; index < kPlaces; ++index)
+      each_at(index, each);
+  }
+  void wait_for_readers() { sections_.wait_for_all(); }
+
+ private:
+  struct Slot {
+    SlotNumber number;
+    std::unique_ptr<std::atomic<Qp*>[]> places;
+    std::unique_ptr<bool[]> taken;
+    std::uint32_t used = 0;
+  };
+  Slot* slot_of(QpNum number);
+
+  ReadingSections sections_;
+  mutable Mutex lock_;
+  std::array<Slot, kSlotsMax> slots_;
+  std::atomic<std::uint32_t> slot_count_{0};
+  std::deque<QpNum> resting_;
+};
+
+}  // namespace verbena::nic

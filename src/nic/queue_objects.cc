@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: MIT
+// Completion channels, completion queues, shared receive queues.
+#include <utility>
+
+#include "nic/engine.h"
+#include "nic/nic.h"
+#include "nic/objects.h"
+
+namespace verbena::nic {
+
+Result<Channel*, Error> create_channel(Context& context) {
+  if (!context.is_usable()) return refuse(Error::kGone);
+  auto queue = EventQueue<Cq*>::create();
+  if (!queue) return refuse(queue.error());
+  auto* channel = new Channel;
+  channel->context = &context;
+  channel->queue = std::move(*queue);
+  return channel;
+}
+
+Result<void, Error> destroy_channel(Channel* channel) {
+  if (channel->context->is_usable() && channel->dependents.load() != 0) return refuse(Error::kBusy);
+  delete channel;
+  return {};
+}
+
+Result<Cq*, Error> next_completion_event(Channel& channel) {
+  auto cq = channel.queue->take();
+  if (cq) (*cq)->completion_events.delivered();
+  return cq;
+}
+
+Cq::Cq(Context& owner, std::uint32_t capacity, Channel* events, void* border_cookie)
+    : context(&owner), channel(events), cookie(border_cookie), queue(capacity, this) {}
+
+int Cq::poll(std::span<queues::Completion> out) {
+  std::size_t taken = queue.poll(out);
+  if (taken == 0) [[likely]] {
+    if (!context->is_usable()) return -1;
+    if (Engine* engine = context->nic().engine()) {
+      engine->drive();
+      taken = queue.poll(out);
+    }
+    if (taken == 0 && queue.is_overrun()) return -1;
+  }
+  return static_cast<int>(taken);
+}
+
+void Cq::completion_event(queues::CompletionQueue&) {
+  if (channel) channel->queue->push(this);
+}
+
+void Cq::overrun_event(queues::CompletionQueue&) {
+  context->async_events().push({AsyncKind::kCqError, cookie, &async_events});
+}
+
+Result<Cq*, Error> create_cq(Context& context, std::uint32_t capacity, Channel* channel,
+                             void* cookie) {
+  if (!context.is_usable()) return refuse(Error::kGone);
+  Nic& nic = context.nic();
+  if (capacity == 0 || capacity > nic.limits().completions) return refuse(Error::kInvalid);
+  if (!take_one(nic.counts().completion_queues, nic.limits().completion_queues)) {
+    return refuse(Error::kNoRoom);
+  }
+  auto* cq = new Cq(context, capacity, channel, cookie);
+  if (channel) channel->dependents.fetch_add(1);
+  return cq;
+}
+
+Result<void, Error> resize_cq(Cq& cq, std::uint32_t capacity) {
+  if (!cq.context->is_usable()) return refuse(Error::kGone);
+  if (capacity == 0 || capacity > cq.context->nic().limits().completions ||
+      !cq.queue.resize(capacity)) {
+    return refuse(Error::kInvalid);
+  }
+  return {};
+}
+
+namespace {
+
+// What the program has not fetched is taken back, what it has fetched must be acknowledged.
+void settle_async_events(Context& context, EventCount& count) {
+  context.async_events().withdraw([&](const AsyncEvent& event) { return event.count == &count; });
+  count.wait_until_acknowledged();
+}
+
+}  // namespace
+
+Result<void, Error> destroy_cq(Cq* cq) {
+  Context& context = *cq->context;
+  if (context.is_usable()) {
+    if (cq->dependents.load() != 0) return refuse(Error::kBusy);
+    if (cq->channel) {
+      cq->channel->queue->withdraw([cq](Cq* waiting) { return waiting == cq; });
+      cq->completion_events.wait_until_acknowledged();
+      cq->channel->dependents.fetch_sub(1);
+    }
+    settle_async_events(context, cq->async_events);
+    context.nic().counts().completion_queues.fetch_sub(1);
+  }
+  delete cq;
+  return {};
+}
+
+Srq::Srq(Pd& domain, std::uint32_t depth, std::uint32_t sge_max, void* border_cookie)
+    : pd(&domain), cookie(border_cookie), queue(depth, sge_max, this) {}
+
+void Srq::limit_reached() {
+  pd->context->async_events().push({AsyncKind::kSrqLimitReached, cookie, &async_events});
+}
+
+Result<Srq*, Error> create_srq(Pd& pd, std::uint32_t depth, std::uint32_t sge_max, void* cookie) {
+  if (!pd.context->is_usable()) return refuse(Error::kGone);
+  Nic& nic = pd.context->nic();
+  const Limits& limits = nic.limits();
+  if (depth == 0 || depth > limits.work_requests || sge_max > limits.sges) {
+    return refuse(Error::kInvalid);
+  }
+  if (!take_one(nic.counts().shared_receive_queues, limits.shared_receive_queues)) {
+    return refuse(Error::kNoRoom);
+  }
+  pd.dependents.fetch_add(1);
+  return new Srq(pd, depth, sge_max, cookie);
+}
+
+Result<void, Error> destroy_srq(Srq* srq) {
+  Context& context = *srq->pd->context;
+  if (context.is_usable()) {
+    if (srq->dependents.load() != 0) return refuse(Error::kBusy);
+    settle_async_events(context, srq->async_events);
+    srq->pd->dependents.fetch_sub(1);
+    context.nic().counts().shared_receive_queues.fetch_sub(1);
+  }
+  delete srq;
+  return {};
+}
+
+}  // namespace verbena::nic
