@@ -1,0 +1,133 @@
+// SPDX-License-Identifier: MIT
+#include "host/descriptor_table.h"
+
+#include <fcntl.h>
+#include <sched.h>
+#include <sys/epoll.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/log.h"
+
+#ifndef CLOSE_RANGE_UNSHARE
+#define CLOSE_RANGE_UNSHARE (1U << 1)
+#endif
+#ifndef SYS_close_range
+#define SYS_close_range 436
+#endif
+
+namespace verbena::host {
+namespace {
+
+constexpr unsigned kLast = ~0U;
+
+bool close_range_of(unsigned first, unsigned last, unsigned flags) {
+  return syscall(SYS_close_range, first, last, flags) == 0;
+}
+
+void close_one_by_one(unsigned first) {
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  // A lower limit may have been set after higher numbers were given out.
+  const auto end = static_cast<int>(std::clamp<rlim_t>(limit.rlim_max, 1024, 1 << 20));
+  for (int fd = static_cast<int>(first); fd < end; ++fd)
+    close(fd);
+}
+
+// Leaves the table with standard error only, or with nothing.
+bool leave_shared_table(bool keep_stderr) {
+  const unsigned first = keep_stderr ? 3 : 0;
+  if (!close_range_of(first, kLast, CLOSE_RANGE_UNSHARE)) {
+    if (unshare(CLONE_FILES) != 0) return false;
+    if (!close_range_of(first, kLast, 0)) close_one_by_one(first);
+  }
+  if (keep_stderr) {
+    close(0);
+    close(1);
+  }
+  return true;
+}
+
+// Somebody may write to standard output from a callback: not into one of our sockets.
+void fill_standard_numbers() {
+  const int stand_in = epoll_create1(EPOLL_CLOEXEC);
+  if (stand_in < 0) return;
+  while (true) {
+    const int fd = fcntl(stand_in, F_DUPFD_CLOEXEC, 0);
+    if (fd < 0) return;
+    if (fd <= 2) continue;
+    close(fd);
+    break;
+  }
+  if (stand_in > 2) close(stand_in);
+}
+
+bool wants_stderr() {
+#ifdef VERBENA_SANITIZED
+  return true;
+#else
+  return log_level() != LogLevel::kNone;
+#endif
+}
+
+}  // namespace
+
+DescriptorTable::DescriptorTable(bool want_own) {
+  is_own_ = want_own && leave_shared_table(wants_stderr());
+  if (is_own_) {
+    fill_standard_numbers();
+  } else if (want_own) {
+    LOG_WARN("no descriptor table of our own: %d; the program's is used", errno);
+  }
+}
+
+PrivateFd DescriptorTable::settle(int fd) {
+  if (fd < 0) return PrivateFd();
+  if (!is_own_) {
+    // Out of the way of programs that count on low numbers, or close a range of them.
+    rlimit limit{};
+    getrlimit(RLIMIT_NOFILE, &limit);
+    const auto high = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 16) / 2);
+    const int moved = fcntl(fd, F_DUPFD_CLOEXEC, high);
+    if (moved >= 0) {
+      close(fd);
+      fd = moved;
+    }
+  }
+  highest_ = std::max(highest_, fd);
+  return PrivateFd(fd);
+}
+
+bool DescriptorTable::is_full() { return errno == EMFILE; }
+
+bool DescriptorTable::has_room() const {
+  if (!is_own_) return true;
+  rlimit limit{};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
+         static_cast<rlim_t>(highest_) + 2 < limit.rlim_cur;
+}
+
+DescriptorTable::RaisedLimit::RaisedLimit() {
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
+  before_ = limit.rlim_cur;
+  limit.rlim_cur = limit.rlim_max;
+  raised_ = setrlimit(RLIMIT_NOFILE, &limit) == 0;
+}
+
+DescriptorTable::RaisedLimit::~RaisedLimit() {
+  if (!raised_) return;
+  const int saved = errno;
+  rlimit limit{};
+  // Only what is still as we left it: the program may have set another limit meanwhile.
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur == limit.rlim_max) {
+    limit.rlim_cur = before_;
+    setrlimit(RLIMIT_NOFILE, &limit);
+  }
+  errno = saved;
+}
+
+}  // namespace verbena::host
