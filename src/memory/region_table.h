@@ -6,19 +6,27 @@
 // the table, so a look-up is one load and a compare. Whoever touches a region's memory holds a
 // lease on it; taking the region away waits for the leases that are out, which is short, because a
 // lease covers one copy of bounded length.
+//
+// Each place of the table has a state word: the number of leases, and a bit that says that more are
+// given. A lease counts itself first and looks then: as long as it counts and the bit was set,
+// nobody changes the place. Whoever takes a region away clears the bit, waits until the number is
+// 0, and owns the place from then on.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
 #include "base/random.h"
 #include "base/result.h"
 #include "base/types.h"
+#include "memory/guarded_copy.h"
 
 namespace verbena::memory {
 
@@ -31,6 +39,7 @@ enum AccessFlag : std::uint32_t {
   kWindowBind = 16,
   kZeroBased = 32,
   kOnDemand = 64,
+  kHugePages = 128,
 };
 
 // A piece of memory that belongs together.
@@ -45,12 +54,19 @@ enum class RegionRefusal : std::uint8_t {
   kOutOfRange,    // not inside the region, or the range wraps
   kNoPermission,  // the region does not allow this kind of access
   kFault,         // the memory behind it is not there (unmapped, protected)
+  kMisaligned,    // an atomic on an address that is no multiple of 8
 };
 
-enum class RegisterError : std::uint8_t { kBadRange, kBadAccess, kTooMany, kBusy };
+enum class RegisterError : std::uint8_t {
+  kBadRange,   // length 0, wraps, or memory that is not there with the rights asked for
+  kBadAccess,  // see is_valid_access
+  kTooMany,
+  kBusy,  // another thread is changing or removing this region now
+  kNoSuchKey,
+};
 
-// Flags that make no sense: remote write or atomic without local write (11.2.8.2), unknown bits
-// outside the optional range.
+// False for flags that make no sense: remote write or atomic without local write (11.2.8.2),
+// unknown bits outside the optional range (bits 20 to 29, which a device may ignore).
 bool is_valid_access(std::uint32_t access);
 
 struct RegionConfig {
@@ -60,58 +76,113 @@ struct RegionConfig {
   std::vector<Extent> extents;  // in order; together they are the region
 };
 
+// A piece of a region: its memory, and which bytes of the region it holds.
+struct RegionPiece {
+  std::byte* address;
+  std::uint64_t begin;
+  std::uint64_t end;
+};
+
+// One place of the table: a cache line. All zero is a free place, so that fresh memory needs no
+// work.
+struct alignas(64) RegionEntry {
+  static constexpr std::uint32_t kOpen = 1;      // gives leases
+  static constexpr std::uint32_t kOneLease = 2;  // the bits above count them
+  static constexpr unsigned kPastKeys = 3;
+
+  std::atomic<std::uint32_t> state;
+  std::atomic<std::uint32_t> key;
+  std::uint32_t pd;
+  std::uint32_t access;
+  std::uint64_t iova;
+  std::uint64_t length;
+  std::byte* address;                // where the region is one piece; else
+  std::vector<RegionPiece>* pieces;  // in order
+  std::uint32_t past_keys[kPastKeys];
+};
+static_assert(sizeof(RegionEntry) == 64);
+
 class RegionTable;
 
 // The right to touch one range until destroyed. Cheap to make; never kept across calls.
 class RegionLease {
  public:
-  RegionLease(RegionLease&& other) noexcept;
-  ~RegionLease();
+  RegionLease(RegionLease&& other) noexcept
+      : entry_(std::exchange(other.entry_, nullptr)), offset_(other.offset_), left_(other.left_) {}
+  ~RegionLease() {
+    if (entry_) release(*entry_);
+  }
   // The range in order. Most have one extent; `next` gives the following ones, empty after the
   // last.
   Extent next();
 
  private:
   friend class RegionTable;
-  // Left to the implementation.
-  struct Entry;
-  RegionLease(Entry* entry, std::uint64_t offset, std::uint64_t length)
+  RegionLease(RegionEntry* entry, std::uint64_t offset, std::uint64_t length)
       : entry_(entry), offset_(offset), left_(length) {}
-  Entry* entry_;
+  static void release(RegionEntry& entry) {
+    const std::uint32_t before =
+        entry.state.fetch_sub(RegionEntry::kOneLease, std::memory_order_release);
+    // The last one of a closed place.
+    if (before == RegionEntry::kOneLease) wake_owner(entry);
+  }
+  static void wake_owner(RegionEntry& entry);
+
+  RegionEntry* entry_;
   std::uint64_t offset_;
   std::uint64_t left_;
 };
 
 class RegionTable {
  public:
+  // Up to 2^24 regions. The memory is touched as it is used; when there is no room even for the
+  // addresses, the table takes no region at all.
   RegionTable(std::uint32_t regions_max, RandomSource& random);
   ~RegionTable();
+  RegionTable(const RegionTable&) = delete;
+  RegionTable& operator=(const RegionTable&) = delete;
 
-  // Checks that every page is there with the rights asked for (without changing it), then gives out
-  // a key that was not used lately. The range check is safe against wrap-around. Length 0 is
-  // kBadRange.
+  // Checks that every page is there with the rights asked for, then gives out a key that was not
+  // used lately: never 0 and never all ones. The range check is safe against wrap-around. Length 0
+  // is kBadRange.
   Result<MemoryKey, RegisterError> add(RegionConfig config);
-  // New domain, rights or memory under the same key or a new one (11.2.8.5); on refusal the old
-  // region stays.
+  // New domain, rights or memory under the same key (11.2.8.5 allows it, and work requests that are
+  // posted stay good). On refusal the old region stays; after the return nobody touches the old
+  // memory any more.
   Result<MemoryKey, RegisterError> change(MemoryKey key, RegionConfig config);
-  // False when there is no such region. After the return nobody touches its memory any more.
+  // False when there is no such region. After the return nobody touches its memory any more. Never
+  // called by who holds a lease.
   bool remove(MemoryKey key);
 
   // The one check of key, domain, range and rights. A length of 0 needs no valid key (IBTA vol
   // 1, 9.7.4.1.2 says that a zero-length request is not checked): callers do not ask.
   Result<RegionLease, RegionRefusal> lease(MemoryKey key, PdId pd, std::uint64_t address,
                                            std::uint64_t length, std::uint32_t access);
-  std::uint32_t count() const;
+  std::uint32_t count() const { return count_.load(std::memory_order_relaxed); }
 
  private:
-  Mutex lock_;
-  // Left to the implementation.
-};
+  RegionEntry& place_of(MemoryKey key) const { return entries_[key.value & place_mask_]; }
+  // After it gives nothing the caller owns the place: nobody else gets a lease or closes it.
+  std::optional<RegisterError> close(MemoryKey key);
+  // With the lock held.
+  std::uint32_t take_place();
+  void give_back_place(std::uint32_t place);
+  MemoryKey new_key(std::uint32_t place);
+  void fill(RegionEntry& entry, const RegionConfig& config,
+            std::unique_ptr<std::vector<RegionPiece>> pieces);
 
-// Copies `length` bytes in ascending order as a whole: of every copy the last bytes become visible
-// last, since programs spin on the last byte of a WRITE. False when one side's memory is not there:
-// whatever was copied stays copied.
-bool guarded_copy(std::byte* to, const std::byte* from, std::size_t length);
+  Mutex lock_;
+  RandomSource& random_;
+  std::byte* const memory_;  // entries, then free places
+  const std::uint32_t regions_max_;
+  const std::uint32_t place_mask_;
+  RegionEntry* const entries_;
+  // The first regions_max_ - count_ are the free places; 0 means the place of this number, others
+  // one less than they say, so that fresh memory is right.
+  std::uint32_t* const free_places_;
+  std::atomic<std::uint32_t> count_{0};
+  std::uint32_t lists_ = 0;  // regions of several pieces
+};
 
 // Between a list of SGEs (from byte `offset` of their concatenation) and a buffer; checks every SGE
 // it touches. gather needs no right; scatter needs local write.

@@ -1,0 +1,128 @@
+// SPDX-License-Identifier: MIT
+// Copies between regions and buffers. A lease is held for one bounded piece at a time, so that
+// whoever takes a region away waits for microseconds, not for a gigabyte.
+#include <algorithm>
+
+#include "memory/region_table.h"
+
+namespace verbena::memory {
+namespace {
+
+constexpr std::size_t kPieceBytes = 256 * 1024;
+
+struct Range {
+  MemoryKey key;
+  std::uint64_t address;
+  std::uint64_t length;
+};
+
+// Calls copy(memory of the region, offset in the range, length) over the whole range, in order. All
+// of what is left is checked before each piece, so nothing of a range is touched that is bad
+// anywhere.
+template <class Copy>
+Result<void, RegionRefusal> for_pieces(RegionTable& table, PdId pd, const Range& range,
+                                       std::uint32_t access, Copy copy) {
+  std::uint64_t done = 0;
+  while (done < range.length) {
+    auto lease = table.lease(range.key, pd, range.address + done, range.length - done, access);
+    if (!lease) return refuse(lease.error());
+    std::size_t budget = kPieceBytes;
+    while (budget > 0) {
+      const Extent extent = lease->next();
+      if (extent.length == 0) break;
+      const std::size_t length = std::min(extent.length, budget);
+      if (!copy(extent.address, done, length)) return refuse(RegionRefusal::kFault);
+      done += length;
+      // The rest of an extent that the budget cuts comes with the next lease.
+      budget = length < extent.length ? 0 : budget - length;
+    }
+  }
+  return {};
+}
+
+// Splits bytes [offset, offset + length) of the list's concatenation into ranges and calls
+// each(range, offset in them).
+template <class Each>
+Result<void, RegionRefusal> for_sges(std::span<const Sge> list, std::uint64_t offset,
+                                     std::uint64_t length, Each each) {
+  std::uint64_t done = 0;
+  for (const Sge& sge : list) {
+    if (done == length) break;
+    if (offset >= sge.length) {
+      offset -= sge.length;
+      continue;
+    }
+    const std::uint64_t part = std::min(sge.length - offset, length - done);
+    const Range range{.key = sge.key, .address = sge.address + offset, .length = part};
+    if (const auto moved = each(range, done); !moved) return moved;
+    done += part;
+    offset = 0;
+  }
+  if (done < length) return refuse(RegionRefusal::kOutOfRange);
+  return {};
+}
+
+Result<void, RegionRefusal> store(RegionTable& table, PdId pd, const Range& range,
+                                  std::uint32_t access, const std::byte* from) {
+  return for_pieces(table, pd, range, access,
+                    [from](std::byte* memory, std::uint64_t at, std::size_t length) {
+                      return guarded_copy(memory, from + at, length);
+                    });
+}
+
+Result<void, RegionRefusal> load(RegionTable& table, PdId pd, const Range& range,
+                                 std::uint32_t access, std::byte* to) {
+  return for_pieces(table, pd, range, access,
+                    [to](std::byte* memory, std::uint64_t at, std::size_t length) {
+                      return guarded_copy(to + at, memory, length);
+                    });
+}
+
+}  // namespace
+
+Result<void, RegionRefusal> gather(RegionTable& table, PdId pd, std::span<const Sge> from,
+                                   std::uint64_t offset, std::span<std::byte> to) {
+  return for_sges(from, offset, to.size(), [&](const Range& range, std::uint64_t done) {
+    return load(table, pd, range, 0, to.data() + done);
+  });
+}
+
+Result<void, RegionRefusal> scatter(RegionTable& table, PdId pd, std::span<const Sge> to,
+                                    std::uint64_t offset, std::span<const std::byte> from) {
+  return for_sges(to, offset, from.size(), [&](const Range& range, std::uint64_t done) {
+    return store(table, pd, range, kLocalWrite, from.data() + done);
+  });
+}
+
+Result<void, RegionRefusal> write_range(RegionTable& table, PdId pd, MemoryKey key,
+                                        std::uint64_t address, std::span<const std::byte> from) {
+  return store(table, pd, {.key = key, .address = address, .length = from.size()}, kRemoteWrite,
+               from.data());
+}
+
+Result<void, RegionRefusal> read_range(RegionTable& table, PdId pd, MemoryKey key,
+                                       std::uint64_t address, std::span<std::byte> to) {
+  return load(table, pd, {.key = key, .address = address, .length = to.size()}, kRemoteRead,
+              to.data());
+}
+
+Result<std::uint64_t, RegionRefusal> atomic_on_range(RegionTable& table, PdId pd, MemoryKey key,
+                                                     std::uint64_t address, AtomicRequest request) {
+  constexpr std::size_t kWord = sizeof(std::uint64_t);
+  if (address % kWord != 0) return refuse(RegionRefusal::kMisaligned);
+  auto lease = table.lease(key, pd, address, kWord, kRemoteAtomic);
+  if (!lease) return refuse(lease.error());
+  const Extent word = lease->next();
+  // A region may give its memory other addresses than the processor does, and be of several pieces.
+  if (word.length < kWord || reinterpret_cast<std::uintptr_t>(word.address) % kWord != 0) {
+    return refuse(RegionRefusal::kMisaligned);
+  }
+  std::uint64_t before = 0;
+  const bool done = request.add
+                        ? guarded_fetch_add(word.address, request.operand, before)
+                        : guarded_compare_swap(word.address, request.operand, request.swap, before);
+  if (!done) return refuse(RegionRefusal::kFault);
+  return before;
+}
+
+}  // namespace verbena::memory
