@@ -86,12 +86,9 @@ NOT_PARAMETERS = {
     "sizeof",
     "asm",
 }
-# What may stand between a parameter list and the body.
-QUALIFIERS = re.compile(
-    r"^\s*(?:(?:const|noexcept|override|final|volatile|mutable|try|&&?"
-    r"|[A-Z][A-Z0-9_]+|\[\[[^\]]*\]\])\s*"
-    r"|\((?:[^()]|\([^()]*\))*\)\s*)*(?:->.*|requires\b.*|:(?!:).*)?$",
-    re.DOTALL,
+# What may stand between a parameter list and the body; macros (thread-safety annotations) too.
+QUALIFIER = re.compile(
+    r"\s+|(?:const|noexcept|override|final|volatile|mutable|try|[A-Z][A-Z0-9_]+)\b|&&?|\[\[[^\]]*\]\]"
 )
 INITIALISERS = re.compile(r"\)[^():]*(?:\([^()]*\)[^():]*)?(?<!:):(?!:)[^;]*[\w>]\s*$", re.DOTALL)
 
@@ -112,7 +109,7 @@ def functions(code):
         elif char == "}":
             head, parentheses = at + 1, 0
         elif char == "{":
-            before = strip_labels(code[head:at])
+            before = strip_macros(strip_labels(code[head:at]))
             if parentheses > 0:
                 at = matching(code, at)  # a braced initialiser: the head goes on behind it
             elif SCOPE.match(before) or TYPE.search(strip_template(before)):
@@ -135,6 +132,36 @@ def functions(code):
 def strip_labels(head):
     """Without `public:` and the like in front."""
     return re.sub(r"^\s*(?:public|private|protected)\s*:(?!:)", "", head)
+
+
+def strip_macros(head):
+    """Without whole lines of macros in front: those that a function's own head follows."""
+    while match := re.match(r"\s*[A-Z][A-Z0-9_]*\s*\(", head):
+        closed = groups(head)
+        end = closed[0][1] + 1 if closed else 0
+        if not closed or not re.match(r"[ \t]*\n\s*\S", head[end:]):
+            break
+        head = head[end:]
+    return head
+
+
+def only_qualifiers(text):
+    """Whether nothing but qualifiers, a return type or member initialisers follow."""
+    at = 0
+    while at < len(text):
+        if re.match(r"->|requires\b|:(?!:)", text[at:]):
+            return True
+        if text[at] == "(":
+            closed = groups(text[at:])
+            if not closed:
+                return False
+            at += closed[0][1] + 1
+            continue
+        match = QUALIFIER.match(text, at)
+        if not match:
+            return False
+        at = match.end()
+    return True
 
 
 def strip_template(head):
@@ -199,7 +226,7 @@ def as_function(code, start, opening, end):
             name.endswith("operator") and last == first + 1
         ):
             continue
-        if not QUALIFIERS.match(head[last + 1 :]):
+        if not only_qualifiers(head[last + 1 :]):
             continue
         line = code.count("\n", 0, start + len(head) - len(head.lstrip())) + 1
         lines = code.count("\n", 0, end) + 1 - line + 1
