@@ -54,9 +54,7 @@ class Node final : public ControlEvents {
       error = started.error();
     }
   }
-  ~Node() {
-    EXPECT_TRUE(!control || control->stop());
-  }
+  ~Node() { EXPECT_TRUE(!control || control->stop()); }
 
   // Runs on the control thread, and waits for it.
   template <class Body>
