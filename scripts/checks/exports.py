@@ -9,8 +9,8 @@ from .tree import Finding
 
 
 def promised(script):
-    """(name, node) pairs that a version script makes global. A name that the code itself puts into a
-    node (.symver) cannot stand there; a comment in the node, /* symver: NAME ... */, promises it.
+    """(name, node) pairs that a version script makes global. A name that the code itself puts into
+    a node (.symver) cannot stand there; a comment in the node, /* symver: NAME ... */, promises it.
     """
     text = re.sub(
         r"/\*\s*symver:(.*?)\*/",

@@ -88,7 +88,8 @@ NOT_PARAMETERS = {
 }
 # What may stand between a parameter list and the body; macros (thread-safety annotations) too.
 QUALIFIER = re.compile(
-    r"\s+|(?:const|noexcept|override|final|volatile|mutable|try|[A-Z][A-Z0-9_]+)\b|&&?|\[\[[^\]]*\]\]"
+    r"\s+|(?:const|noexcept|override|final|volatile|mutable|try|[A-Z][A-Z0-9_]+)\b"
+    r"|&&?|\[\[[^\]]*\]\]"
 )
 INITIALISERS = re.compile(r"\)[^():]*(?:\([^()]*\)[^():]*)?(?<!:):(?!:)[^;]*[\w>]\s*$", re.DOTALL)
 
