@@ -42,7 +42,7 @@ enum class OpKind : std::uint8_t {
 
 // One work request, as it was when the NIC fetched it. Good until the window was told its answer.
 struct Operation {
-  OpIndex index;
+  OpIndex index{};
   OpKind kind = OpKind::kSend;
   bool has_immediate = false;
   bool invalidates = false;
@@ -50,12 +50,12 @@ struct Operation {
   std::uint32_t immediate = 0;  // network order, or the key that the peer shall invalidate
   std::uint64_t length = 0;     // bytes of payload (of the answer, for READ and atomics)
   std::uint64_t remote_address = 0;
-  MemoryKey remote_key;
+  MemoryKey remote_key{};
   std::uint64_t compare_add = 0;
   std::uint64_t swap = 0;
   // Datagrams: who it is for.
   std::uint32_t address_handle = 0;
-  QpNum remote_qp;
+  QpNum remote_qp{};
   std::uint32_t remote_qkey = 0;
 };
 
@@ -89,7 +89,7 @@ struct Arrived {
   bool invalidates = false;
   bool is_solicited = false;
   std::uint32_t immediate = 0;  // network order, or the key to invalidate
-  QpNum source_qp;              // datagrams
+  QpNum source_qp{};            // datagrams
   bool has_grh =
       false;  // datagrams: the first 40 bytes of the receive hold it (or are left as they were)
 };

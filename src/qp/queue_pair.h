@@ -39,9 +39,9 @@ class QpEvents {
 
 struct QpConfig {
   QpType type = QpType::kRc;
-  QpNum number;
-  PdId pd;
-  PdId receive_pd;  // of the shared receive queue, or pd
+  QpNum number{};
+  PdId pd{};
+  PdId receive_pd{};  // of the shared receive queue, or pd
   bool signal_all = false;
   std::uint32_t send_depth = 1;
   std::uint32_t send_sge_max = 1;
@@ -72,13 +72,13 @@ struct SendRequest {
   std::uint8_t flags = 0;  // queues::SendFlag
   std::uint32_t immediate = 0;
   std::uint64_t remote_address = 0;
-  MemoryKey remote_key;
+  MemoryKey remote_key{};
   std::uint64_t compare_add = 0;
   std::uint64_t swap = 0;
   std::uint32_t address_handle = 0;
-  QpNum remote_qp;
+  QpNum remote_qp{};
   std::uint32_t remote_qkey = 0;
-  std::span<const Sge> sges;  // with kInline: what they name is copied now, keys do not matter
+  std::span<const Sge> sges = {};  // with kInline: what they name is copied now, keys do not matter
 };
 
 class QueuePair final : SendWindow::Owner, Responder::Owner {

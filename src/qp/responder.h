@@ -41,11 +41,11 @@ class Responder {
   };
   struct Config {
     QpType type = QpType::kRc;
-    QpNum qp;
-    PdId pd;
+    QpNum qp{};
+    PdId pd{};
     queues::ReceiveQueue* queue = nullptr;  // its own, or a shared one
     bool is_shared = false;
-    PdId receive_pd;  // of the shared receive queue; else the same as pd
+    PdId receive_pd{};  // of the shared receive queue; else the same as pd
     queues::CompletionQueue* completions = nullptr;
     memory::RegionTable* regions = nullptr;
     Owner* owner = nullptr;

@@ -45,8 +45,8 @@ class SendWindow {
 
   struct Config {
     QpType type = QpType::kRc;
-    QpNum qp;
-    PdId pd;
+    QpNum qp{};
+    PdId pd{};
     bool signal_all = false;
     queues::SendQueue* queue = nullptr;
     queues::CompletionQueue* completions = nullptr;

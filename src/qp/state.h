@@ -53,7 +53,7 @@ enum AttributeMask : std::uint32_t {
 
 // Where a connected queue pair sends to.
 struct AddressVector {
-  Gid destination;
+  Gid destination{};
   bool has_grh = false;
   std::uint8_t source_gid_index = 0;
   std::uint8_t hop_limit = 0;
@@ -74,9 +74,9 @@ struct QpAttributes {
   std::uint32_t qkey = 0;
   std::uint32_t receive_psn = 0;
   std::uint32_t send_psn = 0;
-  QpNum destination;
+  QpNum destination{};
   std::uint32_t access = 0;  // remote write, read, atomic
-  AddressVector path;
+  AddressVector path{};
   std::uint16_t pkey_index = 0;
   bool notify_drained = false;
   std::uint8_t reads_out_max = 0;
