@@ -1,0 +1,179 @@
+// SPDX-License-Identifier: MIT
+// What a device and its port are (ibv_query_device_ex(3), ibv_query_port(3), ibv_query_gid_ex(3),
+// ibv_query_pkey(3), ibv_query_rt_values_ex(3)). What this NIC does not have is absent here: memory
+// windows, XRC, device memory, on-demand paging, raw packets, multicast, tag matching.
+#include <endian.h>
+#include <time.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdio>
+#include <limits>
+
+#include "verbs/abi/context.h"
+#include "verbs/border.h"
+#include "verbs/objects.h"
+
+#ifndef VERBENA_VERSION
+#error "the build passes the version of the project"
+#endif
+
+namespace verbena::verbs {
+namespace {
+
+constexpr std::uint32_t kVendorId = 0x565242;  // "VRB"; not an OUI that anybody was assigned
+constexpr std::uint32_t kVendorPart = 1;
+constexpr std::uint8_t kAckDelayCode = 15;   // 134 ms: we may have to be scheduled first
+constexpr std::uint8_t kWidth4x = 2;         // ibv_port_attr::active_width
+constexpr std::uint8_t kSpeedEdr = 32;       // active_speed: 25 Gb/s a lane
+constexpr std::uint8_t kPhysicalLinkUp = 5;  // IBTA vol 1, 14.2.5.6
+constexpr std::uint8_t kPhysicalDisabled = 3;
+constexpr std::uint64_t kClockKilohertz = 1'000'000;  // our clock counts nanoseconds
+constexpr std::uint16_t kDefaultPkey = 0xffff;        // full member of the default partition
+// Addresses come and go while a device is open, so the GID table has free places. Programs look at
+// all of it: keep it small.
+constexpr int kGidTableMin = 8;
+constexpr int kGidTableMax = 256;  // ibv_global_route::sgid_index has eight bits
+
+int clamped(std::uint64_t value) {
+  return static_cast<int>(std::min<std::uint64_t>(value, std::numeric_limits<int>::max()));
+}
+
+ibv_device_attr device_attributes(const nic::Device& device) {
+  const nic::Limits& limits = device.limits;
+  ibv_device_attr answer = {};
+  std::snprintf(answer.fw_ver, sizeof answer.fw_ver, "%s", VERBENA_VERSION);
+  answer.node_guid = htobe64(device.guid);
+  answer.sys_image_guid = htobe64(device.guid);
+  answer.max_mr_size = std::numeric_limits<std::uint64_t>::max();
+  answer.page_size_cap = 0xfffff000;
+  answer.vendor_id = kVendorId;
+  answer.vendor_part_id = kVendorPart;
+  answer.max_qp = clamped(limits.queue_pairs);
+  answer.max_qp_wr = clamped(limits.work_requests);
+  answer.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID |
+                            IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE;
+  answer.max_sge = clamped(limits.sges);
+  answer.max_sge_rd = clamped(limits.sges);
+  answer.max_cq = clamped(limits.completion_queues);
+  answer.max_cqe = clamped(limits.completions);
+  answer.max_mr = clamped(limits.regions);
+  answer.max_pd = clamped(limits.domains);
+  answer.max_qp_rd_atom = clamped(limits.reads_in_flight);
+  answer.max_qp_init_rd_atom = clamped(limits.reads_in_flight);
+  answer.max_res_rd_atom = clamped(std::uint64_t{limits.queue_pairs} * limits.reads_in_flight);
+  answer.atomic_cap = IBV_ATOMIC_GLOB;  // they are the processor's own
+  answer.max_ah = clamped(limits.address_handles);
+  answer.max_srq = clamped(limits.shared_receive_queues);
+  answer.max_srq_wr = clamped(limits.work_requests);
+  answer.max_srq_sge = clamped(limits.sges);
+  answer.max_pkeys = 1;
+  answer.local_ca_ack_delay = kAckDelayCode;
+  answer.phys_port_cnt = kPort;
+  return answer;
+}
+
+int gid_table_length(std::size_t used) {
+  const int wanted = static_cast<int>(std::bit_ceil(std::min<std::size_t>(used + 1, kGidTableMax)));
+  return std::clamp(wanted, kGidTableMin, kGidTableMax);
+}
+
+ibv_port_attr port_attributes(const Context& context) {
+  const nic::Device& device = context.nic->device();
+  const bool is_up = context.nic->port_is_up();
+  ibv_port_attr answer = {};
+  answer.state = is_up ? IBV_PORT_ACTIVE : IBV_PORT_DOWN;
+  answer.max_mtu = IBV_MTU_4096;
+  answer.active_mtu = static_cast<ibv_mtu>(device.active_mtu);
+  answer.gid_tbl_len = gid_table_length(context.nic->gids().size());
+  answer.port_cap_flags = IBV_PORT_IP_BASED_GIDS;
+  answer.max_msg_sz = static_cast<std::uint32_t>(device.limits.message_bytes);
+  answer.pkey_tbl_len = 1;
+  answer.max_vl_num = 1;
+  answer.active_width = kWidth4x;
+  answer.active_speed = kSpeedEdr;
+  answer.phys_state = is_up ? kPhysicalLinkUp : kPhysicalDisabled;
+  answer.link_layer = IBV_LINK_LAYER_ETHERNET;
+  answer.flags = IBV_QPF_GRH_REQUIRED;
+  return answer;
+}
+
+int entry_at(const Context& context, std::uint32_t index, ibv_gid_entry& entry) {
+  const std::vector<Gid> gids = context.nic->gids();
+  if (index >= static_cast<std::uint32_t>(gid_table_length(gids.size()))) return EINVAL;
+  if (index >= gids.size()) return ENODATA;
+  entry = {};
+  std::memcpy(entry.gid.raw, gids[index].bytes, sizeof entry.gid.raw);
+  entry.gid_index = index;
+  entry.port_num = kPort;
+  entry.gid_type = IBV_GID_TYPE_ROCE_V2;
+  entry.ndev_ifindex = context.nic->device().interface_index;
+  return 0;
+}
+
+}  // namespace
+
+int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
+                    ibv_device_attr_ex* attributes, std::size_t size) noexcept {
+  if (input && input->comp_mask) return EINVAL;
+  if (size < sizeof(ibv_device_attr)) return EINVAL;
+  const Context& open = own(context);
+  if (!open.is_usable()) return EIO;
+  ibv_device_attr_ex answer = {};
+  answer.orig_attr = device_attributes(open.nic->device());
+  answer.completion_timestamp_mask = 0;
+  answer.hca_core_clock = kClockKilohertz;
+  answer.device_cap_flags_ex = answer.orig_attr.device_cap_flags;
+  answer.phys_port_cnt_ex = kPort;
+  copy_out(answer, attributes, size);
+  return 0;
+}
+
+int query_port(ibv_context* context, std::uint8_t port, ibv_port_attr* attributes,
+               std::size_t size) noexcept {
+  return at_border([&]() -> Result<void, nic::Error> {
+    if (port != kPort) return refuse(nic::Error::kInvalid);
+    if (!own(context).is_usable()) return refuse(nic::Error::kGone);
+    copy_out(port_attributes(own(context)), attributes, size);
+    return {};
+  });
+}
+
+int query_real_time(ibv_context* context, ibv_values_ex* values) noexcept {
+  if (!own(context).is_usable()) return EIO;
+  const std::uint32_t wanted = values->comp_mask;
+  values->comp_mask = 0;  // tells what was filled in
+  if (wanted & ~std::uint32_t{IBV_VALUES_MASK_RAW_CLOCK}) return EINVAL;
+  if (wanted & IBV_VALUES_MASK_RAW_CLOCK) {
+    // In ticks of hca_core_clock, all of them in tv_nsec: so other adapters fill it.
+    timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    values->raw_clock = {.tv_sec = 0, .tv_nsec = now.tv_sec * 1'000'000'000 + now.tv_nsec};
+    values->comp_mask = IBV_VALUES_MASK_RAW_CLOCK;
+  }
+  return 0;
+}
+
+int gid_entry(ibv_context* context, std::uint32_t port, std::uint32_t index, ibv_gid_entry* entry) {
+  if (port != kPort) return EINVAL;
+  if (!own(context).is_usable()) return EIO;
+  int answer = 0;
+  const int refused = at_border([&]() -> Result<void, nic::Error> {
+    answer = entry_at(own(context), index, *entry);
+    return {};
+  });
+  return refused ? refused : answer;
+}
+
+}  // namespace verbena::verbs
+
+using namespace verbena;
+
+int ibv_query_pkey(ibv_context* context, std::uint8_t port, int index, __be16* pkey) {
+  return verbs::minus_one_at_border([&]() -> Result<void, nic::Error> {
+    if (port != verbs::kPort || index != 0) return refuse(nic::Error::kInvalid);
+    if (!verbs::own(context).is_usable()) return refuse(nic::Error::kGone);
+    *pkey = htobe16(verbs::kDefaultPkey);
+    return {};
+  });
+}

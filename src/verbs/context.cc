@@ -1,0 +1,75 @@
+// SPDX-License-Identifier: MIT
+// Opening and closing a device (ibv_open_device(3)), and the tables of an open one.
+#include "verbs/abi/context.h"
+
+#include <unistd.h>
+
+#include "verbs/border.h"
+#include "verbs/objects.h"
+
+namespace verbena::verbs {
+namespace {
+
+// Completion vectors spread interrupts over processors. Completion events come from whoever works
+// for the NIC, so every vector is as good as any other; programs want one for each processor.
+int completion_vectors() {
+  const long processors = sysconf(_SC_NPROCESSORS_ONLN);
+  return processors > 0 ? static_cast<int>(processors) : 1;
+}
+
+int no_srq_number(ibv_srq*, std::uint32_t*) noexcept { return EOPNOTSUPP; }
+
+void fill_tables(verbs_context& table) {
+  table.query_port = query_port;
+  table.query_device_ex = query_device_ex;
+  table.query_rt_values = query_real_time;
+  table.create_cq_ex = create_cq_ex;
+  table.create_srq_ex = create_srq_ex;
+  table.create_qp_ex = create_qp_ex;
+  table.get_srq_num = no_srq_number;  // only SRQs of XRC have one
+  ibv_context_ops& ops = table.context.ops;
+  ops.post_send = post_send;
+  ops.post_recv = post_receive;
+  ops.post_srq_recv = post_shared_receive;
+  ops.poll_cq = poll_cq;
+  ops.req_notify_cq = request_notification;
+}
+
+Result<ibv_context*, nic::Error> open(Device& device) {
+  auto nic = nic::Context::open(device.description);
+  if (!nic) return refuse(nic.error());
+  auto context = std::make_unique<Context>();
+  context->nic = std::move(*nic);
+  context->device = &device;
+  hold(device);
+  init_context(context->table, device.shell.device);
+  fill_tables(context->table);
+  context->table.context.async_fd = context->nic->async_events().fd();
+  context->table.context.num_comp_vectors = completion_vectors();
+  return &context.release()->table.context;
+}
+
+}  // namespace
+
+void hold(Context& context) { context.holders.fetch_add(1, std::memory_order_relaxed); }
+
+void release(Context* context) {
+  if (context->holders.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  destroy_context(context->table);
+  Device* const device = context->device;
+  delete context;
+  release(device);
+}
+
+}  // namespace verbena::verbs
+
+using namespace verbena;
+
+ibv_context* ibv_open_device(ibv_device* device) {
+  return verbs::pointer_at_border([&] { return verbs::open(verbs::own(device)); });
+}
+
+int ibv_close_device(ibv_context* context) {
+  verbs::release(&verbs::own(context));
+  return 0;
+}

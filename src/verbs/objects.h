@@ -1,0 +1,161 @@
+// SPDX-License-Identifier: MIT
+// What stands behind the pointers that programs hold. Each of these structs begins with the public
+// one of <infiniband/verbs.h>, whose fields programs read, and points to the NIC's object, whose
+// cookie points back. `own(p)` goes from the public pointer to ours.
+#pragma once
+
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <type_traits>
+
+#include "base/mutex.h"
+#include "nic/objects.h"
+#include "queues/completion_queue.h"
+#include "verbs/abi/entry.h"
+
+namespace verbena::verbs {
+
+class SendBuilder;
+
+// The only port of our devices.
+inline constexpr std::uint32_t kPort = 1;
+
+// Lives while it is listed, in somebody's list, or open.
+struct Device {
+  DeviceShell shell;
+  nic::Device description;
+  int index = 0;  // place in the list; uverbs<index>
+  std::atomic<std::uint32_t> holders{1};
+  Device* next_known = nullptr;
+};
+
+// Outlives ibv_close_device while objects are left: sloppy programs destroy them later.
+struct Context {
+  verbs_context table;
+  std::unique_ptr<nic::Context> nic;
+  Device* device = nullptr;
+  std::atomic<std::uint32_t> holders{1};
+  std::atomic<std::uint32_t> handles{0};
+
+  bool is_usable() const { return nic->is_usable(); }
+  std::uint32_t new_handle() { return handles.fetch_add(1, std::memory_order_relaxed); }
+};
+
+struct Pd {
+  ibv_pd face;
+  nic::Pd* nic = nullptr;
+};
+
+struct Mr {
+  ibv_mr face;
+  nic::Mr* nic = nullptr;
+};
+
+struct Ah {
+  ibv_ah face;
+  nic::Ah* nic = nullptr;
+};
+
+struct Channel {
+  ibv_comp_channel face;
+  nic::Channel* nic = nullptr;
+};
+
+// An ibv_cq is the beginning of an ibv_cq_ex.
+struct Cq {
+  ibv_cq_ex face;
+  nic::Cq* nic = nullptr;
+  // Of ibv_start_poll ... ibv_end_poll.
+  bool is_single_threaded = false;
+  Mutex polling;
+  queues::Completion current;
+
+  ibv_cq* plain() { return reinterpret_cast<ibv_cq*>(&face); }
+};
+
+struct Srq {
+  ibv_srq face;
+  nic::Srq* nic = nullptr;
+};
+
+struct Qp {
+  ibv_qp_ex face;
+  nic::Qp* nic = nullptr;
+  bool is_datagram = false;
+  std::unique_ptr<SendBuilder> builder;  // none: not made for ibv_wr_*
+
+  ibv_qp* plain() { return &face.qp_base; }
+};
+
+inline Device& own(ibv_device* device) { return *reinterpret_cast<Device*>(device); }
+inline Context& own(ibv_context* context) {
+  auto* const inner = reinterpret_cast<std::byte*>(context);
+  return *reinterpret_cast<Context*>(inner - offsetof(verbs_context, context));
+}
+inline Pd& own(ibv_pd* pd) { return *reinterpret_cast<Pd*>(pd); }
+inline Mr& own(ibv_mr* mr) { return *reinterpret_cast<Mr*>(mr); }
+inline Ah& own(ibv_ah* ah) { return *reinterpret_cast<Ah*>(ah); }
+inline Channel& own(ibv_comp_channel* channel) { return *reinterpret_cast<Channel*>(channel); }
+inline Cq& own(ibv_cq* cq) { return *reinterpret_cast<Cq*>(cq); }
+inline Cq& own(ibv_cq_ex* cq) { return *reinterpret_cast<Cq*>(cq); }
+inline Srq& own(ibv_srq* srq) { return *reinterpret_cast<Srq*>(srq); }
+inline Qp& own(ibv_qp* qp) { return *reinterpret_cast<Qp*>(qp); }
+inline Qp& own(ibv_qp_ex* qp) { return *reinterpret_cast<Qp*>(qp); }
+
+// Whether the object was made by the parent of this process.
+template <class Object>
+bool is_inherited(const Object* object) {
+  return !own(object->context).is_usable();
+}
+
+// The public count of acknowledged events. What destroying waits for is the NIC's own count.
+template <class Object>
+void note_acknowledged(Object& object, std::uint32_t& acknowledged, std::uint32_t count) {
+  pthread_mutex_lock(&object.mutex);
+  acknowledged += count;
+  pthread_mutex_unlock(&object.mutex);
+}
+
+// The lock and condition that are public parts of queue pairs and shared receive queues.
+template <class Object>
+void init_locks(Object& object) {
+  pthread_mutex_init(&object.mutex, nullptr);
+  pthread_cond_init(&object.cond, nullptr);
+}
+template <class Object>
+void destroy_locks(Object& object) {
+  pthread_cond_destroy(&object.cond);
+  pthread_mutex_destroy(&object.mutex);
+}
+
+// Of a device and a context, from any thread.
+void hold(Device& device);
+void release(Device* device);
+void hold(Context& context);
+void release(Context* context);
+
+// The data path, for ibv_context::ops.
+int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) noexcept;
+int post_receive(ibv_qp* qp, ibv_recv_wr* first, ibv_recv_wr** bad) noexcept;
+int post_shared_receive(ibv_srq* srq, ibv_recv_wr* first, ibv_recv_wr** bad) noexcept;
+int poll_cq(ibv_cq* cq, int room, ibv_wc* to) noexcept;
+int request_notification(ibv_cq* cq, int solicited_only) noexcept;
+
+// For verbs_context.
+int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
+                    ibv_device_attr_ex* attributes, std::size_t size) noexcept;
+int query_port(ibv_context* context, std::uint8_t port, ibv_port_attr* attributes,
+               std::size_t size) noexcept;
+int query_real_time(ibv_context* context, ibv_values_ex* values) noexcept;
+ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* wanted) noexcept;
+ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* wanted) noexcept;
+ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* wanted) noexcept;
+
+// Puts the functions of ibv_start_poll and the readers into an extended completion queue.
+void set_readers(ibv_cq_ex& cq);
+// Puts the functions of ibv_wr_start and its company into an extended queue pair.
+void set_builders(ibv_qp_ex& qp);
+
+}  // namespace verbena::verbs

@@ -1,0 +1,173 @@
+// SPDX-License-Identifier: MIT
+// Posting (ibv_post_send(3), ibv_post_recv(3), ibv_post_srq_recv(3)).
+#include "verbs/post.h"
+
+#include <cstring>
+
+#include "verbs/border.h"
+#include "verbs/objects.h"
+
+namespace verbena::verbs {
+namespace {
+
+using qp::SendRequest;
+using queues::SendOpcode;
+
+// Chains are handed over in pieces of this many.
+constexpr std::size_t kBatch = 8;
+
+constexpr std::uint8_t kNotOurs = 0xff;
+constexpr auto kOpcodes = [] {
+  std::array<std::uint8_t, IBV_WR_ATOMIC_WRITE + 1> table{};
+  table.fill(kNotOurs);
+  const auto define = [&table](ibv_wr_opcode from, SendOpcode to) {
+    table[from] = static_cast<std::uint8_t>(to);
+  };
+  define(IBV_WR_RDMA_WRITE, SendOpcode::kWrite);
+  define(IBV_WR_RDMA_WRITE_WITH_IMM, SendOpcode::kWriteWithImmediate);
+  define(IBV_WR_SEND, SendOpcode::kSend);
+  define(IBV_WR_SEND_WITH_IMM, SendOpcode::kSendWithImmediate);
+  define(IBV_WR_SEND_WITH_INV, SendOpcode::kSendWithInvalidate);
+  define(IBV_WR_RDMA_READ, SendOpcode::kRead);
+  define(IBV_WR_ATOMIC_CMP_AND_SWP, SendOpcode::kCompareSwap);
+  define(IBV_WR_ATOMIC_FETCH_AND_ADD, SendOpcode::kFetchAdd);
+  define(IBV_WR_LOCAL_INV, SendOpcode::kLocalInvalidate);
+  return table;
+}();
+
+void take_target(const Qp& qp, const ibv_send_wr& from, SendRequest& to) {
+  if (qp.is_datagram) {
+    to.address_handle = own(from.wr.ud.ah).nic->number;
+    to.remote_qp = {from.wr.ud.remote_qpn};
+    to.remote_qkey = from.wr.ud.remote_qkey;
+  } else if (to.opcode == SendOpcode::kCompareSwap || to.opcode == SendOpcode::kFetchAdd) {
+    to.remote_address = from.wr.atomic.remote_addr;
+    to.remote_key = {from.wr.atomic.rkey};
+    to.compare_add = from.wr.atomic.compare_add;
+    to.swap = from.wr.atomic.swap;
+  } else {
+    to.remote_address = from.wr.rdma.remote_addr;
+    to.remote_key = {from.wr.rdma.rkey};
+  }
+}
+
+// False when it is no work request for this queue pair. What depends on the queue pair's depth,
+// rights and state is checked where it is posted.
+bool translate(const Qp& qp, const ibv_send_wr& from, SendRequest& to) {
+  const auto opcode = opcode_from(from.opcode);
+  // Checksum offload belongs to raw packets and IPoIB.
+  if (!opcode || from.num_sge < 0 || from.send_flags & IBV_SEND_IP_CSUM) return false;
+  if (qp.is_datagram && !from.wr.ud.ah) return false;
+  to.wr_id = from.wr_id;
+  to.opcode = *opcode;
+  to.flags = flags_from(from.send_flags);
+  to.immediate = from.imm_data;  // or the key to invalidate, which lies in the same place
+  to.sges = sges_from(from.sg_list, static_cast<std::size_t>(from.num_sge));
+  take_target(qp, from, to);
+  return true;
+}
+
+template <class Request>
+Request* nth(Request* request, std::size_t n) {
+  while (n--)
+    request = request->next;
+  return request;
+}
+
+// Room for a batch of requests that are made one by one.
+class Batch {
+ public:
+  SendRequest& add() { return *new (at(count_++)) SendRequest; }
+  void drop_last() { --count_; }
+  bool is_full() const { return count_ == kBatch; }
+  std::span<const SendRequest> requests() const {
+    return {reinterpret_cast<const SendRequest*>(memory_), count_};
+  }
+
+ private:
+  std::byte* at(std::size_t index) { return memory_ + index * sizeof(SendRequest); }
+  alignas(SendRequest) std::byte memory_[kBatch * sizeof(SendRequest)];
+  std::size_t count_ = 0;
+};
+
+// Posts up to a batch from `next` on and moves it behind what was posted. 0, or the errno of the
+// request at `next`.
+int post_batch(Qp& qp, ibv_send_wr*& next) {
+  Batch batch;
+  bool is_good = true;
+  ibv_send_wr* at = next;
+  for (; at && !batch.is_full(); at = at->next) {
+    is_good = translate(qp, *at, batch.add());
+    if (is_good) continue;
+    batch.drop_last();
+    break;
+  }
+  if (!batch.requests().empty()) {
+    std::size_t posted = 0;
+    if (const auto done = nic::post_send(*qp.nic, batch.requests(), posted); !done) {
+      next = nth(next, posted);
+      return errno_of(done.error());
+    }
+  }
+  next = at;
+  return is_good ? 0 : EINVAL;
+}
+
+int errno_of(queues::ReceiveQueue::PostError error) {
+  return error == queues::ReceiveQueue::PostError::kFull ? ENOMEM : EINVAL;
+}
+
+// `post` takes one request and answers an errno.
+template <class Post>
+int post_each(ibv_recv_wr* next, ibv_recv_wr** bad, Post post) {
+  for (; next; next = next->next) {
+    const int error = next->num_sge < 0 ? EINVAL : post(*next);
+    if (!error) continue;
+    if (bad) *bad = next;
+    return error;
+  }
+  return 0;
+}
+
+std::span<const Sge> sges_of(const ibv_recv_wr& request) {
+  return sges_from(request.sg_list, static_cast<std::size_t>(request.num_sge));
+}
+
+}  // namespace
+
+std::optional<SendOpcode> opcode_from(const ibv_wr_opcode& opcode) {
+  unsigned number;  // the program may have put anything there
+  std::memcpy(&number, &opcode, sizeof number);
+  if (number >= kOpcodes.size() || kOpcodes[number] == kNotOurs) return std::nullopt;
+  return static_cast<SendOpcode>(kOpcodes[number]);
+}
+
+int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) noexcept {
+  ibv_send_wr* next = first;
+  int error = is_inherited(qp) ? EIO : 0;
+  while (next && !error)
+    error = post_batch(own(qp), next);
+  if (error && bad) *bad = next;
+  return error;
+}
+
+int post_receive(ibv_qp* qp, ibv_recv_wr* first, ibv_recv_wr** bad) noexcept {
+  const bool is_refused = is_inherited(qp);
+  return post_each(first, bad, [&](const ibv_recv_wr& request) {
+    if (is_refused) return EIO;
+    if (qp->srq) return EINVAL;
+    const auto done = nic::post_receive(*own(qp).nic, request.wr_id, sges_of(request));
+    return done ? 0 : errno_of(done.error());
+  });
+}
+
+int post_shared_receive(ibv_srq* srq, ibv_recv_wr* first, ibv_recv_wr** bad) noexcept {
+  const bool is_refused = is_inherited(srq);
+  return post_each(first, bad, [&](const ibv_recv_wr& request) {
+    if (is_refused) return EIO;
+    const auto error = own(srq).nic->queue.post(request.wr_id, sges_of(request));
+    return error ? errno_of(*error) : 0;
+  });
+}
+
+}  // namespace verbena::verbs

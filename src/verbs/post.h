@@ -1,0 +1,39 @@
+// SPDX-License-Identifier: MIT
+// Work requests: from the program's chains to ours. On the data path of every program; nothing here
+// allocates.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <optional>
+#include <span>
+
+#include "base/types.h"
+#include "queues/work_queue.h"
+#include "verbs/abi/entry.h"
+
+namespace verbena::verbs {
+
+// A program's SGEs are ours as they lie.
+static_assert(sizeof(ibv_sge) == sizeof(Sge) && alignof(ibv_sge) == alignof(Sge));
+static_assert(offsetof(ibv_sge, addr) == offsetof(Sge, address));
+static_assert(offsetof(ibv_sge, length) == offsetof(Sge, length));
+static_assert(offsetof(ibv_sge, lkey) == offsetof(Sge, key));
+
+inline std::span<const Sge> sges_from(const ibv_sge* list, std::size_t count) {
+  return {reinterpret_cast<const Sge*>(list), count};
+}
+
+constexpr std::uint8_t flags_from(unsigned flags) {
+  return static_cast<std::uint8_t>((flags & IBV_SEND_FENCE ? queues::kFence : 0) |
+                                   (flags & IBV_SEND_SIGNALED ? queues::kSignaled : 0) |
+                                   (flags & IBV_SEND_SOLICITED ? queues::kSolicited : 0) |
+                                   (flags & IBV_SEND_INLINE ? queues::kInline : 0));
+}
+
+// Nothing for opcodes that are not ours (binding a window, segmentation offload, atomic write) or
+// nobody's.
+std::optional<queues::SendOpcode> opcode_from(const ibv_wr_opcode& opcode);
+
+}  // namespace verbena::verbs

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: MIT
+// Queue pairs (ibv_create_qp(3), ibv_create_qp_ex(3), ibv_modify_qp(3), ibv_query_qp(3)).
+#include "verbs/border.h"
+#include "verbs/builder.h"
+#include "verbs/objects.h"
+#include "verbs/translate.h"
+
+namespace verbena::verbs {
+namespace {
+
+// The old structure is the beginning of the extended one: the header's inline passes either.
+static_assert(offsetof(ibv_qp_init_attr, cap) == offsetof(ibv_qp_init_attr_ex, cap));
+static_assert(offsetof(ibv_qp_init_attr, sq_sig_all) == offsetof(ibv_qp_init_attr_ex, sq_sig_all));
+
+bool is_within(const ibv_qp_cap& wanted, const nic::Limits& limits) {
+  return wanted.max_send_wr <= limits.work_requests && wanted.max_recv_wr <= limits.work_requests &&
+         wanted.max_send_sge <= limits.sges && wanted.max_recv_sge <= limits.sges &&
+         wanted.max_inline_data <= limits.inline_bytes;
+}
+
+Result<nic::QpRequest, nic::Error> request_from(const Context& context,
+                                                const ibv_qp_init_attr& wanted) {
+  const auto type = type_from(wanted.qp_type);
+  if (!type) return refuse(nic::Error::kNotSupported);
+  if (!wanted.send_cq || !wanted.recv_cq) return refuse(nic::Error::kInvalid);
+  if (!is_within(wanted.cap, context.nic->device().limits)) return refuse(nic::Error::kInvalid);
+  nic::QpRequest request;
+  request.type = *type;
+  request.send_cq = own(wanted.send_cq).nic;
+  request.receive_cq = own(wanted.recv_cq).nic;
+  request.srq = wanted.srq ? own(wanted.srq).nic : nullptr;
+  request.signal_all = wanted.sq_sig_all != 0;
+  request.send_depth = wanted.cap.max_send_wr;
+  request.send_sge_max = wanted.cap.max_send_sge;
+  request.inline_max = wanted.cap.max_inline_data;
+  // A queue pair on a shared receive queue has none of its own.
+  request.receive_depth = wanted.srq ? 0 : wanted.cap.max_recv_wr;
+  request.receive_sge_max = wanted.srq ? 0 : wanted.cap.max_recv_sge;
+  return request;
+}
+
+// Takes the NIC's queue pair along when the border's part cannot be finished.
+struct Undo {
+  void operator()(Qp* qp) const {
+    if (qp->nic) static_cast<void>(nic::destroy_qp(qp->nic));
+    delete qp;
+  }
+};
+using UnfinishedQp = std::unique_ptr<Qp, Undo>;
+
+void fill_face(Qp& qp, Pd& pd, const ibv_qp_init_attr& wanted) {
+  ibv_qp& face = qp.face.qp_base;
+  face.context = pd.face.context;
+  face.qp_context = wanted.qp_context;
+  face.pd = &pd.face;
+  face.send_cq = wanted.send_cq;
+  face.recv_cq = wanted.recv_cq;
+  face.srq = wanted.srq;
+  face.handle = own(pd.face.context).new_handle();
+  face.qp_num = nic::number_of(*qp.nic).value;
+  face.state = IBV_QPS_RESET;
+  face.qp_type = wanted.qp_type;
+  init_locks(face);
+}
+
+Result<UnfinishedQp, nic::Error> create(Pd& pd, ibv_qp_init_attr& wanted) {
+  auto request = request_from(own(pd.face.context), wanted);
+  if (!request) return refuse(request.error());
+  UnfinishedQp qp(new Qp);
+  qp->face = {};
+  qp->is_datagram = request->type == qp::QpType::kUd;
+  request->cookie = qp.get();
+  const auto made = nic::create_qp(*pd.nic, *request);
+  if (!made) return refuse(made.error());
+  qp->nic = *made;
+  fill_face(*qp, pd, wanted);
+  wanted.cap = capabilities_of(nic::config_of(*qp->nic));
+  return qp;
+}
+
+// What can be refused without a queue pair.
+Result<void, nic::Error> check(const ibv_qp_init_attr_ex& wanted) {
+  constexpr std::uint32_t kKnown = (IBV_QP_INIT_ATTR_SEND_OPS_FLAGS << 1) - 1;
+  constexpr std::uint32_t kOurs =
+      IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  if (wanted.comp_mask & ~kKnown) return refuse(nic::Error::kInvalid);
+  const auto type = type_from(wanted.qp_type);
+  if (!type || wanted.comp_mask & ~kOurs) return refuse(nic::Error::kNotSupported);
+  if (!(wanted.comp_mask & IBV_QP_INIT_ATTR_PD) || !wanted.pd) return refuse(nic::Error::kInvalid);
+  if (wanted.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && wanted.create_flags != 0) {
+    return refuse(nic::Error::kNotSupported);
+  }
+  if (wanted.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS &&
+      wanted.send_ops_flags & ~supported_operations(*type)) {
+    return refuse(nic::Error::kNotSupported);
+  }
+  return {};
+}
+
+Result<ibv_qp*, nic::Error> create_extended(ibv_qp_init_attr_ex& wanted) {
+  if (const auto fits = check(wanted); !fits) return refuse(fits.error());
+  auto made = create(own(wanted.pd), reinterpret_cast<ibv_qp_init_attr&>(wanted));
+  if (!made) return refuse(made.error());
+  Qp& qp = **made;
+  if (wanted.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
+    qp.builder = std::make_unique<SendBuilder>(*qp.nic, wanted.send_ops_flags);
+    set_builders(qp.face);
+  }
+  return made->release()->plain();
+}
+
+Result<void, nic::Error> modify(Qp& qp, const ibv_qp_attr& attributes, int mask) {
+  const auto bits = static_cast<std::uint32_t>(mask);
+  const auto wanted = attributes_from(attributes, bits);
+  if (!wanted) return refuse(nic::Error::kInvalid);
+  if (const auto done = nic::modify_qp(*qp.nic, *wanted, bits); !done) return done;
+  if (bits & IBV_QP_STATE) qp.plain()->state = attributes.qp_state;
+  return {};
+}
+
+Result<void, nic::Error> query(Qp& qp, ibv_qp_attr& attributes, ibv_qp_init_attr& initial) {
+  const auto now = nic::query_qp(*qp.nic);
+  if (!now) return refuse(now.error());
+  const qp::QpConfig& config = nic::config_of(*qp.nic);
+  const ibv_qp& face = *qp.plain();
+  attributes = attributes_to(*now, config);
+  qp.plain()->state = attributes.qp_state;
+  initial = {.qp_context = face.qp_context,
+             .send_cq = face.send_cq,
+             .recv_cq = face.recv_cq,
+             .srq = face.srq,
+             .cap = attributes.cap,
+             .qp_type = face.qp_type,
+             .sq_sig_all = config.signal_all};
+  return {};
+}
+
+void dispose(Qp* qp, bool is_inherited) {
+  if (!is_inherited) destroy_locks(*qp->plain());
+  delete qp;
+}
+
+}  // namespace
+
+ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* wanted) noexcept {
+  return pointer_at_border([&] { return create_extended(*wanted); });
+}
+
+}  // namespace verbena::verbs
+
+using namespace verbena;
+
+ibv_qp* ibv_create_qp(ibv_pd* pd, ibv_qp_init_attr* wanted) {
+  return verbs::pointer_at_border([&]() -> Result<ibv_qp*, nic::Error> {
+    auto made = verbs::create(verbs::own(pd), *wanted);
+    if (!made) return refuse(made.error());
+    return made->release()->plain();
+  });
+}
+
+int ibv_modify_qp(ibv_qp* qp, ibv_qp_attr* attributes, int mask) {
+  return verbs::at_border([&] { return verbs::modify(verbs::own(qp), *attributes, mask); });
+}
+
+int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attributes, int, ibv_qp_init_attr* initial) {
+  return verbs::at_border([&] { return verbs::query(verbs::own(qp), *attributes, *initial); });
+}
+
+int ibv_destroy_qp(ibv_qp* qp) {
+  verbs::Qp* const ours = &verbs::own(qp);
+  const bool is_inherited = verbs::is_inherited(qp);
+  return verbs::destroy_at_border(is_inherited, nic::destroy_qp(ours->nic),
+                                  [&] { verbs::dispose(ours, is_inherited); });
+}
+
+ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
+  verbs::Qp& ours = verbs::own(qp);
+  return ours.builder ? &ours.face : nullptr;
+}
+
+// Only the end of a message is certain to come last: what lies before it may be copied in any
+// order.
+int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, std::uint32_t) { return 0; }

@@ -1,0 +1,97 @@
+// SPDX-License-Identifier: MIT
+// Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3)).
+#include "verbs/border.h"
+#include "verbs/objects.h"
+
+namespace verbena::verbs {
+namespace {
+
+constexpr std::uint32_t kNoOnDemand = IBV_ACCESS_ON_DEMAND;
+
+// What the program sees of the region.
+void show(Mr& mr) {
+  mr.face.addr = mr.nic->address;
+  mr.face.length = mr.nic->length;
+  mr.face.handle = mr.face.lkey = mr.face.rkey = mr.nic->key.value;
+}
+
+Result<ibv_mr*, nic::Error> reg_mr(Pd& pd, void* address, std::size_t length, std::uint64_t iova,
+                                   std::uint32_t access) {
+  if (length == 0) return refuse(nic::Error::kInvalid);
+  if (access & kNoOnDemand) return refuse(nic::Error::kNotSupported);
+  auto mr = std::make_unique<Mr>();
+  // A zero-based region counts from its own first byte.
+  const std::uint64_t first = access & IBV_ACCESS_ZERO_BASED ? 0 : iova;
+  const auto made = nic::reg_mr(*pd.nic, address, length, first, access);
+  if (!made) return refuse(made.error());
+  mr->nic = *made;
+  mr->face = {};
+  mr->face.context = pd.face.context;
+  mr->face.pd = &pd.face;
+  show(*mr);
+  return &mr.release()->face;
+}
+
+struct RegionChange {
+  int flags = 0;
+  ibv_pd* pd = nullptr;
+  void* address = nullptr;
+  std::size_t length = 0;
+  int access = 0;
+
+  bool changes(ibv_rereg_mr_flags what) const { return flags & what; }
+};
+
+bool makes_sense(const RegionChange& change) {
+  if (change.flags == 0 || change.flags & ~int{IBV_REREG_MR_FLAGS_SUPPORTED}) return false;
+  if (change.changes(IBV_REREG_MR_CHANGE_TRANSLATION) && (!change.address || !change.length)) {
+    return false;
+  }
+  if (change.changes(IBV_REREG_MR_CHANGE_PD) && !change.pd) return false;
+  return change.access == 0 || change.changes(IBV_REREG_MR_CHANGE_ACCESS);
+}
+
+Result<void, nic::Error> rereg_mr(Mr& mr, const RegionChange& change) {
+  if (!makes_sense(change)) return refuse(nic::Error::kInvalid);
+  const auto access = static_cast<std::uint32_t>(change.access);
+  if (access & kNoOnDemand) return refuse(nic::Error::kNotSupported);
+  nic::Rereg wanted;
+  if (change.changes(IBV_REREG_MR_CHANGE_TRANSLATION)) {
+    wanted.change_translation = true;
+    wanted.address = change.address;
+    wanted.length = change.length;
+  }
+  if (change.changes(IBV_REREG_MR_CHANGE_PD)) wanted.pd = own(change.pd).nic;
+  if (change.changes(IBV_REREG_MR_CHANGE_ACCESS)) wanted.access = access;
+  if (const auto done = nic::rereg_mr(*mr.nic, wanted); !done) return done;
+  if (change.changes(IBV_REREG_MR_CHANGE_PD)) mr.face.pd = change.pd;
+  show(mr);
+  return {};
+}
+
+}  // namespace
+}  // namespace verbena::verbs
+
+using namespace verbena;
+
+ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* addr, std::size_t length, std::uint64_t iova,
+                         unsigned access) {
+  return verbs::pointer_at_border(
+      [&] { return verbs::reg_mr(verbs::own(pd), addr, length, iova, access); });
+}
+
+// Answers by ibv_rereg_mr_err_code. Whatever is refused, the region stays as it was: what
+// IBV_REREG_MR_ERR_INPUT says.
+int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, std::size_t length, int access) {
+  const verbs::RegionChange change{flags, pd, addr, length, access};
+  const int error = verbs::at_border([&] { return verbs::rereg_mr(verbs::own(mr), change); });
+  if (!error) return 0;
+  errno = error;
+  return IBV_REREG_MR_ERR_INPUT;
+}
+
+int ibv_dereg_mr(ibv_mr* mr) {
+  verbs::Mr* const ours = &verbs::own(mr);
+  const bool is_inherited = verbs::is_inherited(mr);
+  return verbs::destroy_at_border(is_inherited, nic::dereg_mr(ours->nic), [&] { delete ours; });
+}

@@ -1,0 +1,93 @@
+// SPDX-License-Identifier: MIT
+// Shared receive queues (ibv_create_srq(3), ibv_modify_srq(3)).
+#include "verbs/border.h"
+#include "verbs/objects.h"
+
+namespace verbena::verbs {
+namespace {
+
+Result<ibv_srq*, nic::Error> create(Pd& pd, void* srq_context, ibv_srq_attr& attributes) {
+  const nic::Limits& limits = own(pd.face.context).nic->device().limits;
+  if (attributes.max_wr == 0 || attributes.max_wr > limits.work_requests ||
+      attributes.max_sge > limits.sges) {
+    return refuse(nic::Error::kInvalid);
+  }
+  auto srq = std::make_unique<Srq>();
+  srq->face = {};
+  const auto made = nic::create_srq(*pd.nic, attributes.max_wr, attributes.max_sge, srq.get());
+  if (!made) return refuse(made.error());
+  srq->nic = *made;
+  srq->face.context = pd.face.context;
+  srq->face.srq_context = srq_context;
+  srq->face.pd = &pd.face;
+  srq->face.handle = own(pd.face.context).new_handle();
+  init_locks(srq->face);
+  attributes.max_wr = srq->nic->queue.depth();
+  attributes.max_sge = srq->nic->queue.sge_max();
+  return &srq.release()->face;
+}
+
+Result<ibv_srq*, nic::Error> create_extended(ibv_srq_init_attr_ex& wanted) {
+  constexpr std::uint32_t kMasks = IBV_SRQ_INIT_ATTR_RESERVED - 1;
+  const std::uint32_t mask = wanted.comp_mask;
+  if (mask & ~kMasks || !(mask & IBV_SRQ_INIT_ATTR_PD)) return refuse(nic::Error::kInvalid);
+  const ibv_srq_type type = mask & IBV_SRQ_INIT_ATTR_TYPE ? wanted.srq_type : IBV_SRQT_BASIC;
+  if (type != IBV_SRQT_BASIC) return refuse(nic::Error::kNotSupported);
+  return create(own(wanted.pd), wanted.srq_context, wanted.attr);
+}
+
+Result<void, nic::Error> modify(Srq& srq, const ibv_srq_attr& attributes, int mask) {
+  constexpr int kMasks = IBV_SRQ_MAX_WR | IBV_SRQ_LIMIT;
+  if (is_inherited(&srq.face)) return refuse(nic::Error::kGone);
+  if (mask & ~kMasks) return refuse(nic::Error::kInvalid);
+  queues::ReceiveQueue& queue = srq.nic->queue;
+  if (mask & IBV_SRQ_MAX_WR) {
+    const nic::Limits& limits = own(srq.face.context).nic->device().limits;
+    if (attributes.max_wr == 0 || attributes.max_wr > limits.work_requests) {
+      return refuse(nic::Error::kInvalid);
+    }
+    if (!queue.resize(attributes.max_wr)) return refuse(nic::Error::kInvalid);
+  }
+  if (mask & IBV_SRQ_LIMIT && !queue.set_limit(attributes.srq_limit)) {
+    return refuse(nic::Error::kInvalid);
+  }
+  return {};
+}
+
+void dispose(Srq* srq, bool is_inherited) {
+  if (!is_inherited) destroy_locks(srq->face);
+  delete srq;
+}
+
+}  // namespace
+
+ibv_srq* create_srq_ex(ibv_context*, ibv_srq_init_attr_ex* wanted) noexcept {
+  return pointer_at_border([&] { return create_extended(*wanted); });
+}
+
+}  // namespace verbena::verbs
+
+using namespace verbena;
+
+ibv_srq* ibv_create_srq(ibv_pd* pd, ibv_srq_init_attr* wanted) {
+  return verbs::pointer_at_border(
+      [&] { return verbs::create(verbs::own(pd), wanted->srq_context, wanted->attr); });
+}
+
+int ibv_modify_srq(ibv_srq* srq, ibv_srq_attr* attributes, int mask) {
+  return verbs::at_border([&] { return verbs::modify(verbs::own(srq), *attributes, mask); });
+}
+
+int ibv_query_srq(ibv_srq* srq, ibv_srq_attr* attributes) {
+  if (verbs::is_inherited(srq)) return EIO;
+  const queues::ReceiveQueue& queue = verbs::own(srq).nic->queue;
+  *attributes = {.max_wr = queue.depth(), .max_sge = queue.sge_max(), .srq_limit = queue.limit()};
+  return 0;
+}
+
+int ibv_destroy_srq(ibv_srq* srq) {
+  verbs::Srq* const ours = &verbs::own(srq);
+  const bool is_inherited = verbs::is_inherited(srq);
+  return verbs::destroy_at_border(is_inherited, nic::destroy_srq(ours->nic),
+                                  [&] { verbs::dispose(ours, is_inherited); });
+}
