@@ -17,8 +17,8 @@ constexpr std::uint32_t kUnits = 64;
 class Ring : public ::testing::Test {
  protected:
   RingWords words() { return {&consumed, &writer_waits}; }
-  RecordHead& head_at(std::uint32_t unit) {
-    return *reinterpret_cast<RecordHead*>(memory + unit * kUnit);
+  RecordHead& head_at(std::uint32_t place) {
+    return *reinterpret_cast<RecordHead*>(memory + place * kUnit);
   }
 
   alignas(kUnit) std::byte memory[kUnits * kUnit] = {};

@@ -73,10 +73,9 @@ void RingCarrier::count_silence(qp::SendWindow& window, Instant now) {
   }
   if (now < *deadline_) return;
   deadline_ = now + timeout_;
-  if (!window.has_outstanding()) {
-    if (!window.next(now)) return;
-    window.issued(now);
-  }
+  // Into the void, so that there is something to be silent about.
+  if (window.next(now)) window.issued(now);
+  if (!window.has_outstanding()) return;
   requester_.go_back();
   window.answered(window.oldest(), qp::Answer::kSilence, now);
 }
