@@ -18,7 +18,8 @@ constexpr std::uint32_t kOptionalAccess = 0x3ff00000;
 Error error_of(memory::RegisterError error) {
   switch (error) {
     case memory::RegisterError::kBadRange: return Error::kFault;
-    case memory::RegisterError::kBadAccess: return Error::kInvalid;
+    case memory::RegisterError::kBadAccess:
+    case memory::RegisterError::kNoSuchKey: return Error::kInvalid;
     case memory::RegisterError::kTooMany: return Error::kNoRoom;
     case memory::RegisterError::kBusy: return Error::kBusy;
   }
@@ -59,6 +60,11 @@ bool Context::port_is_up() const {
     if (device.name == device_.name) return device.is_up;
   }
   return false;
+}
+
+Result<AsyncEvent, Error> next_async_event(Context& context) {
+  if (!context.is_usable()) return refuse(Error::kGone);
+  return context.async_events().take([](const AsyncEvent& event) { event.count->delivered(); });
 }
 
 Result<Pd*, Error> alloc_pd(Context& context) {
