@@ -18,8 +18,10 @@
 namespace verbena::host {
 namespace {
 
-// Finds what a lost signal left in the mailbox (mailbox.h).
+// Finds what a lost signal left in the mailbox (mailbox.h). In the program's table it also finds
+// that the program closed our descriptors: a wait that is under way does not end by that.
 constexpr Duration kHeartbeat = Duration::seconds(10);
+constexpr Duration kHeartbeatInSharedTable = Duration::seconds(1);
 // When there is no descriptor for those who come, they wait in the kernel.
 constexpr Duration kAcceptPause = Duration::milliseconds(50);
 constexpr unsigned kAcceptsPerTurn = 16;
@@ -143,8 +145,9 @@ void ControlThread::turn() {
   const Instant deadline =
       std::min({links_.next_deadline(), tick_at_,
                 no_accept_before_ > now_ ? no_accept_before_ : Instant::never()});
+  const Duration heartbeat = table_.is_own() ? kHeartbeat : kHeartbeatInSharedTable;
   const Duration limit =
-      deadline == Instant::never() ? kHeartbeat : std::min(deadline - now_, kHeartbeat);
+      deadline == Instant::never() ? heartbeat : std::min(deadline - now_, heartbeat);
   std::array<Ready, 64> ready;
   const auto count = poller_.wait(ready, limit);
   now_ = options_.now();

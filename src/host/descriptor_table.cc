@@ -101,6 +101,14 @@ PrivateFd DescriptorTable::settle(int fd) {
   return PrivateFd(fd);
 }
 
+void DescriptorTable::fill_reserve() {
+  if (!is_own_ || (reserve_[0] && reserve_[1])) return;
+  for (PrivateFd& each : reserve_) {
+    if (!each) each = PrivateFd(fcntl(0, F_DUPFD_CLOEXEC, 3));
+    highest_ = std::max(highest_, each.get());
+  }
+}
+
 bool DescriptorTable::is_full() { return errno == EMFILE; }
 
 bool DescriptorTable::has_room() const {
@@ -108,26 +116,6 @@ bool DescriptorTable::has_room() const {
   rlimit limit{};
   return getrlimit(RLIMIT_NOFILE, &limit) == 0 &&
          static_cast<rlim_t>(highest_) + 2 < limit.rlim_cur;
-}
-
-DescriptorTable::RaisedLimit::RaisedLimit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
-  before_ = limit.rlim_cur;
-  limit.rlim_cur = limit.rlim_max;
-  raised_ = setrlimit(RLIMIT_NOFILE, &limit) == 0;
-}
-
-DescriptorTable::RaisedLimit::~RaisedLimit() {
-  if (!raised_) return;
-  const int saved = errno;
-  rlimit limit{};
-  // Only what is still as we left it: the program may have set another limit meanwhile.
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur == limit.rlim_max) {
-    limit.rlim_cur = before_;
-    setrlimit(RLIMIT_NOFILE, &limit);
-  }
-  errno = saved;
 }
 
 }  // namespace verbena::host

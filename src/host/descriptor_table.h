@@ -8,11 +8,13 @@
 //
 // RLIMIT_NOFILE bounds the numbers in our table too. A program may live with 32; we may need one
 // for each peer. So where the soft limit is met and the hard one allows more, it is raised for that
-// one system call.
+// one system call. And two descriptors are kept in reserve: what a linked peer sends must be
+// received also when newcomers have taken all others.
 #pragma once
 
 #include <sys/types.h>
 
+#include "host/descriptor_limit.h"
 #include "host/private_fd.h"
 
 namespace verbena::host {
@@ -31,9 +33,10 @@ class DescriptorTable {
   // Runs a system call that gives a descriptor or -1. Empty, and errno, when refused.
   template <class Call>
   PrivateFd make(Call call) {
+    fill_reserve();
     int fd = call();
     if (fd < 0 && is_full()) {
-      const RaisedLimit raised;
+      const RaisedDescriptorLimit raised;
       fd = call();
     }
     return settle(fd);
@@ -42,8 +45,11 @@ class DescriptorTable {
   // Runs a recvmsg that may bring up to two descriptors: these are lost where there is no room.
   template <class Call>
   ssize_t receive(Call call) {
+    fill_reserve();
     if (has_room()) return call();
-    const RaisedLimit raised;
+    const RaisedDescriptorLimit raised;
+    for (PrivateFd& each : reserve_)
+      each.reset();
     return call();
   }
 
@@ -51,21 +57,12 @@ class DescriptorTable {
   PrivateFd settle(int fd);
 
  private:
-  // The soft limit at the hard one, while it lives. Others see it too, for a microsecond.
-  class RaisedLimit {
-   public:
-    RaisedLimit();
-    ~RaisedLimit();
-
-   private:
-    unsigned long before_ = 0;
-    bool raised_ = false;
-  };
-
   static bool is_full();
+  void fill_reserve();
   bool has_room() const;
 
   bool is_own_ = false;
+  PrivateFd reserve_[2];
   int highest_ = 2;
 };
 

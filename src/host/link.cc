@@ -18,7 +18,8 @@ struct alignas(cmsghdr) Control {
 };
 static_assert(sizeof(Control) == CMSG_SPACE(kAttachmentsMax * sizeof(int)));
 
-void take_attachments(msghdr& message, Received& into, DescriptorTable& table) {
+// How many there were.
+std::size_t take_attachments(msghdr& message, Received& into, DescriptorTable& table) {
   std::size_t used = 0;
   for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
     if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
@@ -30,6 +31,7 @@ void take_attachments(msghdr& message, Received& into, DescriptorTable& table) {
       if (used < into.attachments.size()) into.attachments[used++] = std::move(owned);
     }
   }
+  return used;
 }
 
 }  // namespace
@@ -123,8 +125,11 @@ Link::Got Link::receive(Received& into, DescriptorTable& table) {
       continue;
     }
     if (size <= 0) return Got::kEnd;
-    take_attachments(message, into, table);
-    if ((message.msg_flags & (MSG_TRUNC | MSG_CTRUNC)) != 0) return Got::kRubbish;
+    const std::size_t attached = take_attachments(message, into, table);
+    if ((message.msg_flags & MSG_TRUNC) != 0) return Got::kRubbish;
+    if ((message.msg_flags & MSG_CTRUNC) != 0) {
+      return attached == kAttachmentsMax ? Got::kRubbish : Got::kNoDescriptor;
+    }
     into.bytes = std::span(into.buffer).first(static_cast<std::size_t>(size));
     return Got::kFrame;
   }

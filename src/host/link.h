@@ -35,7 +35,13 @@ class Link {
   bool send(const FrameHead& head, std::span<const std::byte> body, std::span<const int> fds,
             DescriptorTable& table);
 
-  enum class Got : std::uint8_t { kFrame, kNothing, kEnd, kRubbish };
+  enum class Got : std::uint8_t {
+    kFrame,
+    kNothing,
+    kEnd,
+    kRubbish,       // longer than a frame can be, or with more descriptors
+    kNoDescriptor,  // we had no room for what it attached
+  };
   Got receive(Received& into, DescriptorTable& table);
 
   // Sends what is queued, as far as it goes.

@@ -41,6 +41,9 @@ void Links::ready(std::uint32_t number, bool writable) {
       case Link::Got::kNothing: return;
       case Link::Got::kEnd: return drop(*entry);
       case Link::Got::kRubbish: return reject(*entry, Malformed::kLength);
+      case Link::Got::kNoDescriptor:
+        LOG_WARN("no descriptor for what process %d sent", static_cast<int>(entry->pid));
+        return refuse_and_drop(*entry, RefuseReason::kBusy);
     }
   }
 }

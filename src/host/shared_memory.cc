@@ -9,6 +9,7 @@
 
 #include <cerrno>
 
+#include "host/descriptor_limit.h"
 #include "host/raw_memory.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -46,6 +47,11 @@ int new_memfd() {
   return fd < 0 && errno == EINVAL ? memfd_create("verbena", kFlags) : fd;
 }
 
+int new_memfd_above_limit() {
+  const RaisedDescriptorLimit raised;
+  return new_memfd();
+}
+
 bool take_pages(int fd, std::size_t size) {
   int failed = 0;
   do {
@@ -72,6 +78,7 @@ auto SharedMemory::create(std::size_t size, Backing backing) -> Result<Created, 
   size = whole_pages(size);
   if (size == 0) return refuse(MemoryError::kNoMemory);
   PrivateFd fd(new_memfd());
+  if (!fd && errno == EMFILE) fd = PrivateFd(new_memfd_above_limit());
   if (!fd) return refuse(reason_of(errno));
   if (ftruncate(fd.get(), static_cast<off_t>(size)) != 0) return refuse(reason_of(errno));
   if (backing == Backing::kNow && !take_pages(fd.get(), size)) return refuse(reason_of(errno));
