@@ -23,7 +23,7 @@ void ibv_copy_ah_attr_from_kern(ibv_ah_attr* to, ib_uverbs_ah_attr* from) {
 }
 
 void ibv_copy_qp_attr_from_kern(ibv_qp_attr* to, ib_uverbs_qp_attr* from) {
-  to->qp_state = static_cast<ibv_qp_state>(from->qp_state);
+  // `qp_state` stays what the caller set: it says which move the attributes are for.
   to->cur_qp_state = static_cast<ibv_qp_state>(from->cur_qp_state);
   to->path_mtu = static_cast<ibv_mtu>(from->path_mtu);
   to->path_mig_state = static_cast<ibv_mig_state>(from->path_mig_state);

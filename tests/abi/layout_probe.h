@@ -1,0 +1,24 @@
+// SPDX-License-Identifier: MIT
+// What a C compiler says of the layouts in verbs/abi/layout_table.h.
+#pragma once
+
+#ifdef __cplusplus
+#include <cstddef>
+extern "C" {
+#else
+#include <stddef.h>
+#endif
+
+struct MeasuredLayout {
+  const char* what;
+  size_t wanted;
+  size_t measured;
+  int may_grow;  // measured may be larger
+};
+
+extern const struct MeasuredLayout measured_layouts[];
+extern const size_t measured_layout_count;
+
+#ifdef __cplusplus
+}
+#endif
