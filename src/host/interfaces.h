@@ -18,19 +18,25 @@ struct Interface {
   std::uint32_t mtu = 0;
   bool is_up = false;
   bool is_loopback = false;
-  bool is_virtual =
-      false;  // veth, bridge, docker, ifb, tun, dummy ...: made for containers or tools
+  // Made for containers or by tools: veth, bridge, ifb, tun, dummy ...
+  bool is_virtual = false;
   bool has_default_route = false;
-  std::vector<Gid> addresses;  // IPv6 link-local first, then IPv4 (mapped), then other IPv6
+  // IPv6 link-local first, then IPv4 (mapped), then other IPv6. Not those that are not usable yet.
+  std::vector<Gid> addresses;
 };
 
+// All of them, by index. Where the system does not say: `lo` alone.
+std::vector<Interface> all_interfaces();
+
 // Those that make devices, in the order in which programs see them: the default route's first, `lo`
-// last, container-like, down and address-less ones only when VERBENA_DEVICES asks (a
-// comma-separated list of names or globs, or "all"). `lo` is always there, as if it had 127.0.0.1
-// and ::1.
+// last. Left out are those that are down or have no address, and virtual ones without the default
+// route (in a container, that one is usually a veth). Where VERBENA_DEVICES is set, it alone
+// decides: a comma-separated list of names or globs, or "all". `lo` is always there; where it is
+// down or has no address, it is as if it were up with 127.0.0.1 and ::1, because on one host no
+// packet is sent.
 std::vector<Interface> device_interfaces();
 
-// Whether the GID is an address of this network namespace. Cheap enough for every connection.
+// Whether the GID is an address of this network namespace, now. Two to four system calls.
 bool is_local_address(const Gid& gid);
 
 }  // namespace verbena::host

@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+#include "host/netlink.h"
+
+#include <sys/socket.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+
+#include "base/unique_fd.h"
+#include "host/descriptor_limit.h"
+
+namespace verbena::host {
+namespace {
+
+// A router may hold a million routes; what we look for comes first.
+constexpr unsigned kMessagesMax = 16384;
+
+bool ask(int fd, std::uint16_t request, std::uint8_t family) {
+  struct {
+    nlmsghdr head;
+    rtgenmsg body;
+    std::uint8_t padding[32];  // kernels that look for a longer fixed part find zeros
+  } message{};
+  message.head.nlmsg_len = sizeof message;
+  message.head.nlmsg_type = request;
+  message.head.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
+  message.head.nlmsg_seq = 1;
+  message.body.rtgen_family = family;
+  sockaddr_nl kernel{};
+  kernel.nl_family = AF_NETLINK;
+  return sendto(fd, &message, sizeof message, MSG_NOSIGNAL,
+                reinterpret_cast<const sockaddr*>(&kernel),
+                sizeof kernel) == static_cast<ssize_t>(sizeof message);
+}
+
+enum class Go { kOn, kDone, kFailed };
+
+// One datagram holds several messages.
+Go walk(std::span<const std::byte> bytes, unsigned& seen,
+        const std::function<bool(std::uint16_t, std::span<const std::byte>)>& each) {
+  while (const auto head = netlink_head<nlmsghdr>(bytes)) {
+    if (head->nlmsg_len < sizeof *head || head->nlmsg_len > bytes.size()) return Go::kFailed;
+    if (head->nlmsg_type == NLMSG_DONE) return Go::kDone;
+    if (head->nlmsg_type == NLMSG_ERROR) return Go::kFailed;
+    const auto body = bytes.first(head->nlmsg_len).subspan(NLMSG_HDRLEN);
+    if (++seen > kMessagesMax || !each(head->nlmsg_type, body)) return Go::kDone;
+    bytes = bytes.subspan(std::min<std::size_t>(NLMSG_ALIGN(head->nlmsg_len), bytes.size()));
+  }
+  return Go::kOn;
+}
+
+}  // namespace
+
+UniqueFd socket_for_a_moment(int family, int type, int protocol) {
+  UniqueFd fd(socket(family, type | SOCK_CLOEXEC, protocol));
+  if (fd || errno != EMFILE) return fd;
+  const RaisedDescriptorLimit raised;
+  return UniqueFd(socket(family, type | SOCK_CLOEXEC, protocol));
+}
+
+bool netlink_dump(std::uint16_t request, std::uint8_t family,
+                  const std::function<bool(std::uint16_t, std::span<const std::byte>)>& each) {
+  const UniqueFd socket = socket_for_a_moment(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE);
+  if (!socket || !ask(socket.get(), request, family)) return false;
+  // The kernel fills at most what was offered, 32 KiB at most (netlink_dump in the kernel).
+  alignas(nlmsghdr) std::array<std::byte, 32768> buffer;
+  unsigned seen = 0;
+  while (true) {
+    const ssize_t size = recv(socket.get(), buffer.data(), buffer.size(), 0);
+    if (size < 0 && errno == EINTR) continue;
+    if (size <= 0) return false;
+    switch (walk(std::span(buffer).first(static_cast<std::size_t>(size)), seen, each)) {
+      case Go::kOn: break;
+      case Go::kDone: return true;
+      case Go::kFailed: return false;
+    }
+  }
+}
+
+void netlink_attributes(std::span<const std::byte> attributes,
+                        const std::function<void(unsigned, std::span<const std::byte>)>& each) {
+  while (const auto head = netlink_head<rtattr>(attributes)) {
+    if (head->rta_len < sizeof *head || head->rta_len > attributes.size()) return;
+    each(head->rta_type & NLA_TYPE_MASK, attributes.first(head->rta_len).subspan(RTA_LENGTH(0)));
+    attributes =
+        attributes.subspan(std::min<std::size_t>(RTA_ALIGN(head->rta_len), attributes.size()));
+  }
+}
+
+}  // namespace verbena::host

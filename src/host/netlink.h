@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+// Questions to the kernel's routing tables by rtnetlink(7), which needs no privilege.
+#pragma once
+
+#include <linux/netlink.h>
+#include <linux/rtnetlink.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+#include <functional>
+#include <optional>
+#include <span>
+
+#include "base/unique_fd.h"
+
+namespace verbena::host {
+
+// A socket for a question, also where the program has used up all its descriptors.
+UniqueFd socket_for_a_moment(int family, int type, int protocol);
+
+// Asks for a table (RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE) of one address family and calls
+// each(type, message) for every answer, until it returns false. False: the system does not say.
+bool netlink_dump(std::uint16_t request, std::uint8_t family,
+                  const std::function<bool(std::uint16_t, std::span<const std::byte>)>& each);
+
+// The fixed part of a message.
+template <class T>
+std::optional<T> netlink_head(std::span<const std::byte> message) {
+  T head;
+  if (message.size() < sizeof head) return std::nullopt;
+  std::memcpy(&head, message.data(), sizeof head);
+  return head;
+}
+
+// Calls each(type, payload) for every attribute in `attributes`.
+void netlink_attributes(std::span<const std::byte> attributes,
+                        const std::function<void(unsigned, std::span<const std::byte>)>& each);
+
+// The attributes behind the fixed part.
+template <class T>
+std::span<const std::byte> netlink_tail(std::span<const std::byte> message) {
+  constexpr std::size_t kSize = NLMSG_ALIGN(sizeof(T));
+  return message.subspan(message.size() < kSize ? message.size() : kSize);
+}
+
+inline std::uint32_t netlink_u32(std::span<const std::byte> payload) {
+  return netlink_head<std::uint32_t>(payload).value_or(0);
+}
+
+}  // namespace verbena::host
