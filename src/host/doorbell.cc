@@ -30,4 +30,8 @@ void Doorbell::sleep(std::optional<Duration> timeout) {
   awake();
 }
 
+void Doorbell::nap(Duration timeout) {
+  futex_wait(page_.sleep_state, kAwake, FutexScope::kShared, timeout);
+}
+
 }  // namespace verbena::host

@@ -96,6 +96,8 @@ class Doorbell {
   }
   // May also return for no reason. Without a timeout it sleeps until woken.
   void sleep(std::optional<Duration> timeout);
+  // Sleeps without saying so: publishers do not wake it, wake() does.
+  void nap(Duration timeout);
   void awake() { page_.sleep_state.store(kAwake, std::memory_order_relaxed); }
   bool is_asleep() const { return page_.sleep_state.load(std::memory_order_relaxed) != kAwake; }
 

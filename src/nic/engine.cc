@@ -5,8 +5,8 @@
 #include <time.h>
 
 #include <algorithm>
+#include <bit>
 
-#include "base/futex.h"
 #include "base/log.h"
 #include "memory/fault_guard.h"
 #include "nic/nic.h"
@@ -19,6 +19,9 @@ constexpr std::size_t kStackSize = 256 * 1024;
 // So many polls in a row that find the NIC thread asleep make a lease: one wake-up costs as much as
 // these.
 constexpr std::uint32_t kPollsForLease = 64;
+// So many polls without anything to do, some microseconds, before we wake whom we wait for; and
+// again at each doubling.
+constexpr std::uint32_t kIdlePollsForNudge = 256;
 constexpr Duration kLeaseCheckMin = Duration::milliseconds(1);
 constexpr Duration kLeaseCheckMax = Duration::milliseconds(4);
 
@@ -114,7 +117,10 @@ void Engine::run() {
   for (;;) {
     fire_timers(clock_now());
     if (is_leased()) {
-      sleep_while_leased();
+      nap_while_leased();
+      // Whoever ended the nap knows better than the lease: a program may poll a little and then
+      // wait for something else.
+      work();
     } else if (!work()) {
       sleep_until_rung();
     }
@@ -128,12 +134,11 @@ bool Engine::is_leased() {
   return moved;
 }
 
-void Engine::sleep_while_leased() {
-  const std::uint32_t kicks = kicks_.load(std::memory_order_acquire);
+void Engine::nap_while_leased() {
   const Instant now = clock_now();
   const Instant deadline = timers_.earliest();
   const Duration until = deadline > now ? deadline - now : Duration();
-  futex_wait(kicks_, kicks, FutexScope::kProcess, std::min(until, lease_check_));
+  doorbell_->nap(std::min(until, lease_check_));
   lease_check_ = std::min(lease_check_ * 2, kLeaseCheckMax);
 }
 
@@ -161,7 +166,27 @@ void Engine::drive() {
   // Several pollers may lose counts here; any change will do.
   polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (doorbell_->is_asleep()) take_lease();
-  work();
+  if (work()) {
+    idle_polls_.store(0, std::memory_order_relaxed);
+    return;
+  }
+  const std::uint32_t idle = idle_polls_.load(std::memory_order_relaxed) + 1;
+  idle_polls_.store(idle, std::memory_order_relaxed);
+  if (idle >= kIdlePollsForNudge && std::has_single_bit(idle)) nudge_peers();
+}
+
+// We wait for answers, and wait long. The peer's thread that polled a moment ago may do something
+// else now, while its NIC thread still believes in the lease.
+void Engine::nudge_peers() {
+  const QpTable::Reading reading(nic_.queue_pairs());
+  Link* last = nullptr;
+  nic_.queue_pairs().each([&](Qp& qp) {
+    if (!qp.awaits_answer.load(std::memory_order_relaxed)) return;
+    const std::unique_lock guard(qp.pair.lock(), std::try_to_lock);
+    if (!guard.owns_lock() || !qp.link || qp.link.get() == last) return;
+    last = qp.link.get();
+    last->doorbell().wake();
+  });
 }
 
 void Engine::take_lease() {
@@ -198,10 +223,7 @@ void Engine::note_deadline(Qp& qp) {
   }
   if (*deadline >= qp.timer) return;  // the earlier entry looks again
   qp.timer = *deadline;
-  if (!timers_.add(*deadline, qp.number())) return;
-  kicks_.fetch_add(1, std::memory_order_release);
-  futex_wake(kicks_, 1, FutexScope::kProcess);
-  doorbell_->wake_if_asleep();
+  if (timers_.add(*deadline, qp.number())) doorbell_->wake();
 }
 
 void Engine::fire_timers(Instant now) {

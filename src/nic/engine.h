@@ -3,9 +3,10 @@
 // thread does it when nobody polls, and sleeps when there is none.
 //
 // A thread that polls all the time holds a lease: a counter that it moves with every poll. While
-// the counter moves, the NIC thread only looks after timers and after the counter. A few polls now
-// and then do not count as a lease: the NIC thread then sleeps on the doorbell as ever, and whoever
-// comes first does the work.
+// the counter moves, the NIC thread naps; now and then it looks after timers and after the counter.
+// A few polls do not count as a lease: the NIC thread then sleeps on the doorbell as ever, and
+// whoever comes first does the work. A peer that waits long for an answer ends the nap: the program
+// may have polled a little and then begun to wait for something else.
 #pragma once
 
 #include <pthread.h>
@@ -77,9 +78,10 @@ class Engine {
   void fire_timers(Instant now);
   void take_turns(std::uint32_t index);
   bool is_leased();
-  void sleep_while_leased();
+  void nap_while_leased();
   void sleep_until_rung();
   void take_lease();
+  void nudge_peers();
 
   Nic& nic_;
   Links links_;
@@ -89,9 +91,9 @@ class Engine {
 
   alignas(64) std::atomic<std::uint32_t> polls_{0};  // the lease
   std::atomic<std::uint32_t> polls_while_asleep_{0};
-  std::uint32_t polls_seen_ = 0;         // the NIC thread's
-  Duration lease_check_;                 // the NIC thread's: how long until the next look
-  std::atomic<std::uint32_t> kicks_{0};  // a futex: an earlier deadline while leased
+  std::uint32_t polls_seen_ = 0;              // the NIC thread's
+  Duration lease_check_;                      // the NIC thread's: how long until the next look
+  std::atomic<std::uint32_t> idle_polls_{0};  // since a poll last found something to do
 };
 
 }  // namespace verbena::nic

@@ -84,6 +84,7 @@ void Qp::after_turn() {
     if (pair.state() == qp::QpState::kError) ring_->close();
     ring_->ring_if_needed();
   }
+  awaits_answer.store(ring_ && pair.window().has_outstanding(), std::memory_order_relaxed);
   engine_->note_deadline(*this);
 }
 

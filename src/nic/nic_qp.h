@@ -3,6 +3,7 @@
 // it.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <optional>
@@ -56,6 +57,7 @@ class Qp final : qp::QpEvents {
   local::RingCarrier* ring() { return ring_.get(); }
 
   qp::QueuePair pair;
+  std::atomic<bool> awaits_answer{false};  // something is on its way; a hint
   Connecting connecting = Connecting::kNot;
   LinkRef link;                      // while connected, or connecting
   Instant timer = Instant::never();  // the entry in the engine's timers that counts

@@ -85,7 +85,10 @@ std::optional<QpNum> QpTable::reserve(RandomSource& random) {
 }
 
 void QpTable::insert(QpNum number, Qp* qp) {
+  const std::lock_guard guard(lock_);
   slot_of(number)->places[number.index()].store(qp, std::memory_order_release);
+  occupied_[number.index() / 64].fetch_or(std::uint64_t{1} << number.index() % 64,
+                                          std::memory_order_release);
 }
 
 void QpTable::remove(QpNum number) {
@@ -100,6 +103,12 @@ void QpTable::release(QpNum number) {
   if (resting_.size() <= kRestingMax) return;
   const QpNum rested = resting_.front();
   resting_.pop_front();
+  // A place shared with another slot's queue pair keeps its bit.
+  bool is_shared = false;
+  each_at(rested.index(), [&](Qp&) { is_shared = true; });
+  if (!is_shared) {
+    occupied_[rested.index() / 64].fetch_and(~(std::uint64_t{1} << rested.index() % 64));
+  }
   Slot* slot = slot_of(rested);
   slot->taken[rested.index()] = false;
   --slot->used;

@@ -6,6 +6,7 @@
 
 #include <array>
 #include <atomic>
+#include <bit>
 #include <cstdint>
 #include <deque>
 #include <memory>
@@ -86,8 +87,12 @@ class QpTable {
   }
   template <class Each>
   void each(Each&& each) const {
-    for (std::uint32_t index = 0; index < kPlaces; ++index)
-      each_at(index, each);
+    for (std::uint32_t w = 0; w < kWords; ++w) {
+      std::uint64_t bits = occupied_[w].load(std::memory_order_acquire);
+      for (; bits != 0; bits &= bits - 1) {
+        each_at(w * 64 + static_cast<std::uint32_t>(std::countr_zero(bits)), each);
+      }
+    }
   }
   void wait_for_readers() { sections_.wait_for_all(); }
 
@@ -100,7 +105,11 @@ class QpTable {
   };
   Slot* slot_of(QpNum number);
 
+  static constexpr std::uint32_t kWords = kPlaces / 64;
+
   ReadingSections sections_;
+  // Bit i: some slot had a queue pair at place i at some time.
+  std::array<std::atomic<std::uint64_t>, kWords> occupied_{};
   mutable Mutex lock_;
   std::array<Slot, kSlotsMax> slots_;
   std::atomic<std::uint32_t> slot_count_{0};
