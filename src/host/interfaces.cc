@@ -5,7 +5,6 @@
 #include <linux/if_addr.h>
 #include <linux/if_link.h>
 #include <net/if.h>
-#include <netinet/in.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -17,7 +16,6 @@
 #include <span>
 #include <string_view>
 
-#include "base/unique_fd.h"
 #include "host/netlink.h"
 
 namespace verbena::host {
@@ -216,27 +214,6 @@ bool is_among_addresses(const Gid& gid) {
   return found;
 }
 
-// The kernel's own answer: what it sends to an address of its own, it sends from that address. No
-// packet leaves. Nothing: no socket to be had.
-std::optional<bool> is_source_to_itself(const Gid& gid) {
-  sockaddr_in6 six{};
-  sockaddr_in four{};
-  const bool is_four = is_ipv4(gid);
-  const int family = is_four ? AF_INET : AF_INET6;
-  auto* name = is_four ? reinterpret_cast<sockaddr*>(&four) : reinterpret_cast<sockaddr*>(&six);
-  socklen_t size = is_four ? sizeof four : sizeof six;
-  name->sa_family = static_cast<sa_family_t>(family);
-  four.sin_port = six.sin6_port = 0x0900;  // discard, in network order
-  std::memcpy(&four.sin_addr, gid.bytes + 12, 4);
-  std::memcpy(&six.sin6_addr, gid.bytes, 16);
-  const UniqueFd socket = socket_for_a_moment(family, SOCK_DGRAM, 0);
-  if (!socket) return std::nullopt;
-  if (connect(socket.get(), name, size) != 0) return false;
-  if (getsockname(socket.get(), name, &size) != 0) return std::nullopt;
-  return is_four ? std::memcmp(&four.sin_addr, gid.bytes + 12, 4) == 0
-                 : std::memcmp(&six.sin6_addr, gid.bytes, 16) == 0;
-}
-
 }  // namespace
 
 std::vector<Interface> all_interfaces() {
@@ -287,7 +264,10 @@ bool is_local_address(const Gid& gid) {
   if (is_none) return false;
   // A link-local address says nothing to the kernel without its interface.
   if (is_link_local(gid)) return is_among_addresses(gid);
-  return is_source_to_itself(gid).value_or(false);
+  const std::span bytes(gid.bytes);
+  const auto route = is_ipv4(gid) ? netlink_route_type(AF_INET, bytes.subspan(12))
+                                  : netlink_route_type(AF_INET6, bytes);
+  return route == RTN_LOCAL;
 }
 
 }  // namespace verbena::host

@@ -17,7 +17,23 @@ namespace {
 // A router may hold a million routes; what we look for comes first.
 constexpr unsigned kMessagesMax = 16384;
 
-bool ask(int fd, std::uint16_t request, std::uint8_t family) {
+bool send_to_kernel(const UniqueFd& socket, const void* message, std::size_t size) {
+  sockaddr_nl kernel{};
+  kernel.nl_family = AF_NETLINK;
+  return sendto(socket.get(), message, size, MSG_NOSIGNAL,
+                reinterpret_cast<const sockaddr*>(&kernel),
+                sizeof kernel) == static_cast<ssize_t>(size);
+}
+
+ssize_t receive(const UniqueFd& socket, std::span<std::byte> buffer) {
+  ssize_t size = 0;
+  do {
+    size = recv(socket.get(), buffer.data(), buffer.size(), 0);
+  } while (size < 0 && errno == EINTR);
+  return size;
+}
+
+bool ask_for_dump(const UniqueFd& socket, std::uint16_t request, std::uint8_t family) {
   struct {
     nlmsghdr head;
     rtgenmsg body;
@@ -28,11 +44,7 @@ bool ask(int fd, std::uint16_t request, std::uint8_t family) {
   message.head.nlmsg_flags = NLM_F_REQUEST | NLM_F_DUMP;
   message.head.nlmsg_seq = 1;
   message.body.rtgen_family = family;
-  sockaddr_nl kernel{};
-  kernel.nl_family = AF_NETLINK;
-  return sendto(fd, &message, sizeof message, MSG_NOSIGNAL,
-                reinterpret_cast<const sockaddr*>(&kernel),
-                sizeof kernel) == static_cast<ssize_t>(sizeof message);
+  return send_to_kernel(socket, &message, sizeof message);
 }
 
 enum class Go { kOn, kDone, kFailed };
@@ -63,13 +75,12 @@ UniqueFd socket_for_a_moment(int family, int type, int protocol) {
 bool netlink_dump(std::uint16_t request, std::uint8_t family,
                   const std::function<bool(std::uint16_t, std::span<const std::byte>)>& each) {
   const UniqueFd socket = socket_for_a_moment(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE);
-  if (!socket || !ask(socket.get(), request, family)) return false;
+  if (!socket || !ask_for_dump(socket, request, family)) return false;
   // The kernel fills at most what was offered, 32 KiB at most (netlink_dump in the kernel).
   alignas(nlmsghdr) std::array<std::byte, 32768> buffer;
   unsigned seen = 0;
   while (true) {
-    const ssize_t size = recv(socket.get(), buffer.data(), buffer.size(), 0);
-    if (size < 0 && errno == EINTR) continue;
+    const ssize_t size = receive(socket, buffer);
     if (size <= 0) return false;
     switch (walk(std::span(buffer).first(static_cast<std::size_t>(size)), seen, each)) {
       case Go::kOn: break;
@@ -77,6 +88,40 @@ bool netlink_dump(std::uint16_t request, std::uint8_t family,
       case Go::kFailed: return false;
     }
   }
+}
+
+std::optional<std::uint8_t> netlink_route_type(std::uint8_t family,
+                                               std::span<const std::uint8_t> destination) {
+  struct {
+    nlmsghdr head;
+    rtmsg body;
+    rtattr attribute;
+    std::uint8_t address[16];
+  } message{};
+  if (destination.size() > sizeof message.address) return std::nullopt;
+  const auto unused = static_cast<std::uint32_t>(sizeof message.address - destination.size());
+  message.head.nlmsg_len = sizeof message - unused;
+  message.head.nlmsg_type = RTM_GETROUTE;
+  message.head.nlmsg_flags = NLM_F_REQUEST;
+  message.head.nlmsg_seq = 1;
+  message.body.rtm_family = family;
+  message.body.rtm_dst_len = static_cast<std::uint8_t>(destination.size() * 8);
+  message.attribute.rta_type = RTA_DST;
+  message.attribute.rta_len = static_cast<std::uint16_t>(RTA_LENGTH(destination.size()));
+  std::ranges::copy(destination, message.address);
+
+  const UniqueFd socket = socket_for_a_moment(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE);
+  if (!socket || !send_to_kernel(socket, &message, message.head.nlmsg_len)) return std::nullopt;
+  alignas(nlmsghdr) std::array<std::byte, 4096> buffer;
+  const ssize_t size = receive(socket, buffer);
+  if (size <= 0) return std::nullopt;
+  const auto answer = std::span(buffer).first(static_cast<std::size_t>(size));
+  const auto head = netlink_head<nlmsghdr>(answer);
+  if (!head) return std::nullopt;
+  if (head->nlmsg_type == NLMSG_ERROR) return std::uint8_t{RTN_UNREACHABLE};
+  const auto route = netlink_head<rtmsg>(netlink_tail<nlmsghdr>(answer));
+  if (head->nlmsg_type != RTM_NEWROUTE || !route) return std::nullopt;
+  return route->rtm_type;
 }
 
 void netlink_attributes(std::span<const std::byte> attributes,

@@ -24,6 +24,11 @@ UniqueFd socket_for_a_moment(int family, int type, int protocol);
 bool netlink_dump(std::uint16_t request, std::uint8_t family,
                   const std::function<bool(std::uint16_t, std::span<const std::byte>)>& each);
 
+// Which type of route (RTN_LOCAL, RTN_UNICAST ...) leads to an address; RTN_UNREACHABLE where none
+// does. Nothing: the system does not say.
+std::optional<std::uint8_t> netlink_route_type(std::uint8_t family,
+                                               std::span<const std::uint8_t> destination);
+
 // The fixed part of a message.
 template <class T>
 std::optional<T> netlink_head(std::span<const std::byte> message) {
