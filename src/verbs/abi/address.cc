@@ -137,7 +137,7 @@ int ibv_init_ah_from_wc(ibv_context* context, std::uint8_t port, ibv_wc* wc, ibv
   if (!network) return refused(EPROTONOSUPPORT);
   if (*network == Network::kIpv4) return route_back_ipv4(context, ipv4, *ah_attr);
   ibv_grh header;
-  std::memcpy(&header, grh, sizeof(header));  // it lies in the program's buffer, at any address
+  std::memcpy(&header, bytes, sizeof(header));  // it lies in the program's buffer, at any address
   return route_back_ipv6(context, header, *ah_attr);
 }
 

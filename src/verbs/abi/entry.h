@@ -37,6 +37,9 @@
 #include <cstddef>
 #include <cstdint>
 
+// For a function that takes an enumeration: a program in C may pass any int for it.
+#define VERBENA_ANY_VALUE __attribute__((no_sanitize("enum")))
+
 #pragma GCC visibility push(default)
 #include <infiniband/sa.h>
 #include <infiniband/verbs.h>

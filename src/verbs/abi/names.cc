@@ -88,16 +88,18 @@ const char* word_for(int value, const char* const (&words)[kCount]) {
 
 }  // namespace
 
-const char* ibv_node_type_str(ibv_node_type node_type) { return word_for(node_type, kNodeTypes); }
+VERBENA_ANY_VALUE const char* ibv_node_type_str(ibv_node_type node_type) {
+  return word_for(node_type, kNodeTypes);
+}
 
-const char* ibv_port_state_str(ibv_port_state port_state) {
+VERBENA_ANY_VALUE const char* ibv_port_state_str(ibv_port_state port_state) {
   return word_for(port_state, kPortStates);
 }
 
-const char* ibv_event_type_str(ibv_event_type event) {
+VERBENA_ANY_VALUE const char* ibv_event_type_str(ibv_event_type event) {
   return word_for(static_cast<int>(event), kEventTypes);
 }
 
-const char* ibv_wc_status_str(ibv_wc_status status) {
+VERBENA_ANY_VALUE const char* ibv_wc_status_str(ibv_wc_status status) {
   return word_for(static_cast<int>(status), kCompletionStatuses);
 }

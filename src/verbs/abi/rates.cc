@@ -40,7 +40,7 @@ constexpr Rate kRates[] = {
     {IBV_RATE_1200_GBPS, 480, 1275000},
 };
 
-const Rate* find(ibv_rate code) {
+VERBENA_ANY_VALUE const Rate* find(ibv_rate code) {
   for (const Rate& rate : kRates) {
     if (rate.code == code) return &rate;
   }
@@ -49,7 +49,7 @@ const Rate* find(ibv_rate code) {
 
 }  // namespace
 
-int ibv_rate_to_mult(ibv_rate rate) {
+VERBENA_ANY_VALUE int ibv_rate_to_mult(ibv_rate rate) {
   const Rate* known = find(rate);
   return known ? known->multiple : kNoMultiple;
 }
@@ -61,7 +61,7 @@ ibv_rate mult_to_ibv_rate(int mult) {
   return IBV_RATE_MAX;
 }
 
-int ibv_rate_to_mbps(ibv_rate rate) {
+VERBENA_ANY_VALUE int ibv_rate_to_mbps(ibv_rate rate) {
   const Rate* known = find(rate);
   return known ? known->mbps : -1;
 }
