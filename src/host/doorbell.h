@@ -37,7 +37,7 @@ class Doorbell {
   explicit Doorbell(ProcessPage& page) : page_(page) {}
 
   // Publishers
-  // ---------------------------------------------------------------------------------------------------------
+  // -----------------------------------------------------------------------------------------------
 
   // Marks conduit `index` (below kDoorbellBits) as having something for the owner.
   void ring(std::uint32_t index) {
@@ -61,7 +61,7 @@ class Doorbell {
   void wake();
 
   // The owner
-  // ----------------------------------------------------------------------------------------------------------
+  // -----------------------------------------------------------------------------------------------
 
   // Calls each(index) for every conduit that was rung, and clears them first: what arrives from now
   // on rings again. Several threads may take at a time; each ring comes to one of them. True if
