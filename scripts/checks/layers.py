@@ -70,17 +70,17 @@ def layer_rule(tree):
 
 
 def include_paths(tree):
-    """Quoted includes are written from src/ (or include/), and exist."""
+    """Quoted includes are written from src/ or include/, outside of src/ also from the file's own
+    folder or the top one (tests/, examples/), and exist.
+    """
     for path in tree.cpp():
-        beside = path.rsplit("/", 1)[0]
+        places = ["src", "include"]
+        if not path.startswith("src/"):
+            places += [path.split("/")[0], path.rsplit("/", 1)[0]]
         for number, target in includes(tree, path):
             if ".." in target.split("/") or target.startswith("./"):
                 yield Finding(path, number, "include", f'"{target}": write the path from src/')
-            elif (tree.root / "src" / target).is_file() or (
-                tree.root / "include" / target
-            ).is_file():
-                continue
-            elif path.startswith("src/") or not (tree.root / beside / target).is_file():
+            elif not any((tree.root / place / target).is_file() for place in places):
                 yield Finding(path, number, "include", f'"{target}": no such file in src/')
 
 

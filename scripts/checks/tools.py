@@ -154,7 +154,7 @@ def inputs(tree, path):
         for line in tree.lines(current):
             match = INCLUDE.match(line)
             if match:
-                for place in ("src", "include", os.path.dirname(current)):
+                for place in ("src", "include", current.split("/")[0], os.path.dirname(current)):
                     target = os.path.normpath(os.path.join(place, match.group(1)))
                     if (tree.root / target).is_file():
                         todo.append(target)
