@@ -6,6 +6,7 @@
 // A publisher stores its message where the owner will look, then calls
 //     ring(index)        where the owner does not look by itself: sets the conduit's bit
 //     wake_if_asleep()   in any case: a full fence, then a look at sleep_state
+// or notify(index), which finds out by itself what is needed.
 // The owner, when it found nothing to do:
 //     prepare_sleep()    sleep_state becomes 1, then a full fence
 //     looks again        at its messages and at any_ready(); if there are: awake(), and to work
@@ -57,6 +58,17 @@ class Doorbell {
     if (page_.sleep_state.load(std::memory_order_seq_cst) != kAwake) [[unlikely]]
       wake();
   }
+  // For a message that lies in a conduit: an owner of few conduits looks at them all when it is
+  // awake, and says so; its bits stay untouched then.
+  void notify(std::uint32_t index) {
+    full_fence();
+    if (page_.scans_all.load(std::memory_order_seq_cst) == 0) {
+      set(page_.ready[index / 64 % ProcessPage::kWords], index % 64);
+      set(page_.summary[index / 4096 % ProcessPage::kSummaryWords], index / 64 % 64);
+    }
+    if (page_.sleep_state.load(std::memory_order_seq_cst) != kAwake) [[unlikely]]
+      wake();
+  }
   // Wakes the owner whatever the state says.
   void wake();
 
@@ -99,6 +111,12 @@ class Doorbell {
   // Sleeps without saying so: publishers do not wake it, wake() does.
   void nap(Duration timeout);
   void awake() { page_.sleep_state.store(kAwake, std::memory_order_relaxed); }
+  // After turning it off the owner looks at all its conduits once more: a publisher that still read
+  // "on" has stored its message before.
+  void set_scans_all(bool on) {
+    page_.scans_all.exchange(on ? 1 : 0, std::memory_order_seq_cst);
+    full_fence();
+  }
   bool is_asleep() const { return page_.sleep_state.load(std::memory_order_relaxed) != kAwake; }
 
  private:

@@ -43,6 +43,8 @@ struct ProcessPage {
 
   // 0 awake, 1 asleep or about to. A futex of all processes.
   alignas(64) std::atomic<std::uint32_t> sleep_state;
+  // 1: the owner looks at all its conduits by itself, so messages need no bit. Changes seldom.
+  std::atomic<std::uint32_t> scans_all;
 
   // Bit w of the summary: ready[w] may have bits. Bit i of ready: conduit i may have something for
   // the owner.

@@ -124,7 +124,7 @@ DatagramCarrier::Outcome DatagramCarrier::send(qp::SendWindow& window, const qp:
         return payload.empty() || window.gather(op.index, 0, payload).has_value();
       });
   switch (sent) {
-    case DatagramSender::Outcome::kSent: path.sender->ring(); return Outcome::kGone;
+    case DatagramSender::Outcome::kSent: path.sender->notify(); return Outcome::kGone;
     case DatagramSender::Outcome::kFull: return hold(now, kPatience);
     case DatagramSender::Outcome::kRefused: return Outcome::kEnded;
     case DatagramSender::Outcome::kBroken: break;

@@ -47,7 +47,7 @@ class DatagramSender {
     writer_.publish(units, kDatagram, record.head.flags);
     return Outcome::kSent;
   }
-  void ring() { bell_.doorbell->ring_and_wake(bell_.index); }
+  void notify() { bell_.doorbell->notify(bell_.index); }
 
  private:
   Mutex lock_;

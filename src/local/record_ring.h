@@ -45,6 +45,13 @@ struct RingWords {
       nullptr;  // 1: ring the writer's bell when units come back
 };
 
+// What the process at the other end should hear. A message is found by whoever looks at the ring;
+// room that a writer waits for is not, so it is told in any case.
+enum class Signal : std::uint8_t { kNone, kMessage, kRoom };
+constexpr void raise(Signal& signal, Signal to) {
+  if (to > signal) signal = to;
+}
+
 constexpr std::uint32_t tag_of(std::uint32_t position) { return position << 1 | 1; }
 
 class RingWriter {

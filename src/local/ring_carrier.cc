@@ -85,10 +85,13 @@ bool RingCarrier::serve(qp::Responder& responder, qp::Budget& budget, Instant) {
 }
 
 void RingCarrier::ring_if_needed() {
-  const bool requester_signals = requester_.take_signal();
-  const bool responder_signals = responder_.take_signal();
-  if ((requester_signals || responder_signals) && bell_.doorbell) {
-    bell_.doorbell->ring_and_wake(bell_.index);
+  Signal signal = requester_.take_signal();
+  raise(signal, responder_.take_signal());
+  if (!bell_.doorbell) return;
+  switch (signal) {
+    case Signal::kNone: return;
+    case Signal::kMessage: return bell_.doorbell->notify(bell_.index);
+    case Signal::kRoom: return bell_.doorbell->ring_and_wake(bell_.index);
   }
 }
 

@@ -48,7 +48,7 @@ bool RingRequester::has_answers() const {
                       responses_.has_record());
 }
 
-bool RingRequester::take_signal() { return std::exchange(signal_, false); }
+Signal RingRequester::take_signal() { return std::exchange(signal_, Signal::kNone); }
 
 void RingRequester::close() {
   if (conduit_) conduit_.header().requester_closed.store(1, std::memory_order_release);
@@ -105,7 +105,7 @@ RingRequester::Sent RingRequester::send(qp::SendWindow& window, const qp::Operat
   record->atomic.compare_add = op.compare_add;
   record->atomic.swap = op.swap;
   requests_.publish(1, kind_of(op.kind), kFirst | kLast);
-  signal_ = true;
+  raise(signal_, Signal::kMessage);
   budget.take(0);
   return Sent::kWhole;
 }
@@ -130,7 +130,7 @@ RingRequester::Sent RingRequester::send_payload(qp::SendWindow& window, const qp
     if (sent_ == 0) flags |= kFirst;
     if (is_last) flags |= kLast;
     requests_.publish(units, kind_of(op.kind), flags);
-    signal_ = true;
+    raise(signal_, Signal::kMessage);
     sent_ += piece;
     budget.take(piece);
     if (is_last) return Sent::kWhole;
@@ -161,7 +161,7 @@ void RingRequester::collect(qp::SendWindow& window, qp::Budget& budget, Instant 
     responses_.consume(units);
     budget.take(record.piece_length);
   }
-  signal_ |= responses_.give_back();
+  if (responses_.give_back()) raise(signal_, Signal::kRoom);
   broken_ |= responses_.is_broken();
   if (executed != acknowledged_ && !responses_.has_record()) {
     acknowledged_ = executed;

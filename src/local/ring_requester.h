@@ -31,8 +31,8 @@ class RingRequester {
   void collect(qp::SendWindow& window, qp::Budget& budget, Instant now);
   // Something may have come since the last collect: two loads.
   bool has_answers() const;
-  // True once after something was published or returned: the responder's bell wants ringing.
-  bool take_signal();
+  // What the responder's process should hear since the last call.
+  Signal take_signal();
   void close();
   // Starts over with what the window offers next.
   void go_back();
@@ -56,7 +56,7 @@ class RingRequester {
   std::uint32_t acknowledged_ = 0;
   qp::OpIndex reading_;         // the READ whose data come in
   std::uint64_t received_ = 0;  // bytes of it
-  bool signal_ = false;
+  Signal signal_ = Signal::kNone;
   bool broken_ = false;
 };
 

@@ -35,12 +35,12 @@ void RingResponder::offer(Conduit conduit) {
   responses_ = conduit_.response_writer();
 }
 
-bool RingResponder::take_signal() { return std::exchange(signal_, false); }
+Signal RingResponder::take_signal() { return std::exchange(signal_, Signal::kNone); }
 
 void RingResponder::close() {
   if (!conduit_) return;
   conduit_.header().responder_closed.store(1, std::memory_order_release);
-  signal_ = true;
+  raise(signal_, Signal::kMessage);
 }
 
 bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
@@ -72,9 +72,9 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
   if (executed_ != published_) {
     published_ = executed_;
     conduit_.header().executed.store(executed_, std::memory_order_release);
-    signal_ = true;
+    raise(signal_, Signal::kMessage);
   }
-  signal_ |= requests_.give_back();
+  if (requests_.give_back()) raise(signal_, Signal::kRoom);
   return !stalled && !broken_ && responder.is_receiving() &&
          (reading_.has_value() || requests_.has_record());
 }
@@ -286,7 +286,7 @@ ResponseRecord* RingResponder::reserve(std::uint32_t units, std::uint32_t index)
 
 void RingResponder::publish(std::uint32_t units, ResponseKind kind) {
   responses_.publish(units, static_cast<std::uint8_t>(kind), 0);
-  signal_ = true;
+  raise(signal_, Signal::kMessage);
 }
 
 }  // namespace verbena::local

@@ -27,7 +27,8 @@ class RingResponder {
   // True when there is more to do that needs no answer from the requester.
   bool serve(qp::Responder& responder, qp::Budget& budget);
   bool has_requests() const { return conduit_ && requests_.has_record(); }
-  bool take_signal();
+  // What the requester's process should hear since the last call.
+  Signal take_signal();
   void close();
 
  private:
@@ -75,7 +76,7 @@ class RingResponder {
   std::optional<std::uint32_t> message_;  // the index of the message in progress
   std::uint32_t progress_ = 0;            // bytes of it
   bool dropping_ = false;                 // UC: the rest of this message is dropped
-  bool signal_ = false;
+  Signal signal_ = Signal::kNone;
   bool broken_ = false;
 };
 

@@ -77,6 +77,7 @@ Result<Engine*, Error> Engine::start(Nic& nic) {
   engine->control_ = std::move(*control);
   engine->doorbell_ = std::make_unique<host::Doorbell>(engine->control_->page());
   engine->links_.set_control(*engine->control_);
+  engine->settle_scanning();
   nic.queue_pairs().add_slot(engine->control_->first_slot());
 
   pthread_attr_t attributes;
@@ -120,8 +121,8 @@ void Engine::run() {
       nap_while_leased();
       // Whoever ended the nap knows better than the lease: a program may poll a little and then
       // wait for something else.
-      work();
-    } else if (!work()) {
+      work(Patience::kSome);
+    } else if (!work(Patience::kSome)) {
       sleep_until_rung();
     }
   }
@@ -147,7 +148,7 @@ void Engine::sleep_until_rung() {
   doorbell_->prepare_sleep();
   const Instant now = clock_now();
   const Instant deadline = timers_.earliest();
-  if (doorbell_->any_ready() || deadline <= now) {
+  if (anything_to_see() || deadline <= now) {
     doorbell_->awake();
     return;
   }
@@ -166,7 +167,7 @@ void Engine::drive() {
   // Several pollers may lose counts here; any change will do.
   polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (doorbell_->is_asleep()) take_lease();
-  if (work()) {
+  if (work(Patience::kNone)) {
     idle_polls_.store(0, std::memory_order_relaxed);
     return;
   }
@@ -195,22 +196,102 @@ void Engine::take_lease() {
   if (polls == kPollsForLease) doorbell_->wake();
 }
 
-bool Engine::work() {
-  if (!doorbell_->any_ready()) return false;
-  const QpTable::Reading reading(nic_.queue_pairs());
-  return doorbell_->take([this](std::uint32_t index) { take_turns(index); });
+bool Engine::work(Patience patience) {
+  const bool answered = answer_bells(patience);
+  return scan(patience) || answered;
 }
 
-void Engine::take_turns(std::uint32_t index) {
+bool Engine::answer_bells(Patience patience) {
+  if (!doorbell_->any_ready()) return false;
+  const QpTable::Reading reading(nic_.queue_pairs());
+  return doorbell_->take([&](std::uint32_t index) { take_turns(index, patience); });
+}
+
+void Engine::take_turns(std::uint32_t index, Patience patience) {
   if (index == QpTable::kDatagramIndex) {
-    if (links_.receive_datagrams()) doorbell_->ring(index);
+    if (links_.receive_datagrams() == Links::Received::kMore) doorbell_->ring(index);
+    links_.resume_datagram_senders();
     return;
   }
   nic_.queue_pairs().each_at(index, [&](Qp& qp) {
-    const std::unique_lock guard(qp.pair.lock(), std::try_to_lock);
-    // Whoever holds it may have looked before this bell; so another turn.
-    if (!guard.owns_lock() || qp.turn(clock_now())) doorbell_->ring(index);
+    std::unique_lock guard(qp.pair.lock(), std::defer_lock);
+    if (patience == Patience::kSome) {
+      guard.lock();
+    } else if (!guard.try_lock()) {
+      // Whoever holds it may have looked before this bell; so another turn.
+      doorbell_->ring(index);
+      return;
+    }
+    if (qp.turn(clock_now())) doorbell_->ring(index);
   });
+}
+
+bool Engine::scan(Patience patience) {
+  if (!is_scanning_.load(std::memory_order_relaxed)) return false;
+  std::unique_lock guard(watched_lock_, std::defer_lock);
+  if (patience == Patience::kSome) {
+    guard.lock();
+  } else if (!guard.try_lock()) {
+    return false;
+  }
+  bool found = false;
+  for (Qp* qp : watched_) {
+    std::unique_lock qp_guard(qp->pair.lock(), std::try_to_lock);
+    // Somebody is at it right now: as good as found.
+    if (!qp_guard.owns_lock()) {
+      found = true;
+      continue;
+    }
+    if (!qp->has_incoming()) continue;
+    found = true;
+    if (qp->turn(clock_now())) doorbell_->ring(qp->number().index());
+  }
+  if (links_.has_receivers()) {
+    const QpTable::Reading reading(nic_.queue_pairs());
+    const Links::Received received = links_.receive_datagrams();
+    found |= received != Links::Received::kNone;
+    if (received == Links::Received::kMore) doorbell_->ring(QpTable::kDatagramIndex);
+  }
+  return found;
+}
+
+// Before sleeping, when publishers know that they must wake us.
+bool Engine::anything_to_see() {
+  if (doorbell_->any_ready()) return true;
+  if (!is_scanning_.load(std::memory_order_relaxed)) return false;
+  const std::lock_guard guard(watched_lock_);
+  for (Qp* qp : watched_) {
+    const std::lock_guard qp_guard(qp->pair.lock());
+    if (qp->has_incoming()) return true;
+  }
+  return links_.has_datagrams();
+}
+
+void Engine::watch(Qp& qp) {
+  const std::lock_guard guard(watched_lock_);
+  if (qp.is_watched) return;
+  qp.is_watched = true;
+  watched_.push_back(&qp);
+  settle_scanning();
+}
+
+void Engine::unwatch(Qp& qp) {
+  const std::lock_guard guard(watched_lock_);
+  if (!qp.is_watched) return;
+  qp.is_watched = false;
+  std::erase(watched_, &qp);
+  settle_scanning();
+}
+
+void Engine::settle_scanning() {
+  const bool wanted = watched_.size() <= kScannedMax;
+  if (wanted == is_scanning_.load(std::memory_order_relaxed)) return;
+  is_scanning_.store(wanted, std::memory_order_relaxed);
+  doorbell_->set_scans_all(wanted);
+  if (wanted) return;
+  for (Qp* qp : watched_)
+    want_turn(qp->number());
+  doorbell_->ring_and_wake(QpTable::kDatagramIndex);
 }
 
 void Engine::want_turn(QpNum qp) { doorbell_->ring_and_wake(qp.index()); }

@@ -65,6 +65,9 @@ class Engine {
 
   // From ibv_poll_cq on an empty queue: does the NIC's work.
   void drive();
+  // A connected queue pair that peers may write to, until unwatch. Without any queue pair's lock.
+  void watch(Qp& qp);
+  void unwatch(Qp& qp);
   // A queue pair wants a turn soon, from whoever drives; wakes the NIC thread if nobody does.
   void want_turn(QpNum qp);
   // With the queue pair's lock, after anything that may have changed its deadline.
@@ -74,9 +77,15 @@ class Engine {
   explicit Engine(Nic& nic) : nic_(nic), links_(nic, *this) {}
   static void* run_thread(void* engine);
   void run();
-  bool work();
+  // Whoever may wait for locks; a poller leaves to others what they are just doing.
+  enum class Patience : std::uint8_t { kNone, kSome };
+  bool work(Patience patience);
+  bool answer_bells(Patience patience);
+  bool scan(Patience patience);
+  bool anything_to_see();
+  void settle_scanning();
   void fire_timers(Instant now);
-  void take_turns(std::uint32_t index);
+  void take_turns(std::uint32_t index, Patience patience);
   bool is_leased();
   void nap_while_leased();
   void sleep_until_rung();
@@ -88,6 +97,13 @@ class Engine {
   std::unique_ptr<host::Control> control_;
   std::unique_ptr<host::Doorbell> doorbell_;
   Timers timers_;
+
+  // With few connected queue pairs, whoever drives looks at each one's rings; with many, peers ring
+  // bells.
+  static constexpr std::size_t kScannedMax = 8;
+  Mutex watched_lock_;  // before any queue pair's
+  std::vector<Qp*> watched_;
+  std::atomic<bool> is_scanning_{false};
 
   alignas(64) std::atomic<std::uint32_t> polls_{0};  // the lease
   std::atomic<std::uint32_t> polls_while_asleep_{0};

@@ -242,6 +242,7 @@ void Links::peer_down(host::PeerId id) {
       // What arrived before the peer died is delivered.
       deliver_from(*process.receiver, local::kRequestUnits);
       std::erase(receivers_, process.receiver.get());
+      receiver_count_.store(receivers_.size(), std::memory_order_relaxed);
     }
   }
   for (const SlotNumber slot : process.slots) {

@@ -94,8 +94,14 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   void connect(QpNum qp);
   // Within a reading section of the table of queue pairs.
   Path path_of(const qp::Operation& op) override;
-  // Hands arrived datagrams to their queue pairs. Within a reading section. True: there are more.
-  bool receive_datagrams();
+  // Hands arrived datagrams to their queue pairs. Within a reading section.
+  enum class Received : std::uint8_t { kNone, kSome, kMore };
+  Received receive_datagrams();
+  bool has_receivers() const { return receiver_count_.load(std::memory_order_relaxed) != 0; }
+  // Waits for whoever is taking some.
+  bool has_datagrams();
+  // A receiver made room: those who wait for it try again. Within a reading section.
+  void resume_datagram_senders();
 
  private:
   // What processes say to each other about queue pairs. Sent as it lies in memory: both ends are
@@ -165,6 +171,7 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
 
   Mutex receivers_lock_;  // held while datagrams are taken
   std::vector<local::DatagramReceiver*> receivers_;
+  std::atomic<std::size_t> receiver_count_{0};
 };
 
 }  // namespace verbena::nic

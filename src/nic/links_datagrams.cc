@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The way of datagrams: a conduit for each direction of a link, made when the first datagram asks
 // for it.
+#include <algorithm>
+
 #include "base/log.h"
 #include "nic/engine.h"
 #include "nic/links.h"
@@ -75,6 +77,7 @@ void Links::offer_datagrams(Process& to) {
   {
     const std::lock_guard guard(receivers_lock_);
     receivers_.push_back(to.receiver.get());
+    receiver_count_.store(receivers_.size(), std::memory_order_relaxed);
   }
   send(to,
        {.kind = MessageKind::kOfferDatagrams,
@@ -98,21 +101,37 @@ void Links::take_datagrams(Process& from, const Message& offer, host::PrivateFd 
     open_datagrams(slot, from);
 }
 
-// All UD queue pairs with something to send look again.
 void Links::wake_datagram_senders() {
   const QpTable::Reading reading(nic_.queue_pairs());
-  nic_.queue_pairs().each([this](Qp& qp) {
-    if (qp.pair.config().type == qp::QpType::kUd) engine_.want_turn(qp.number());
-  });
+  resume_datagram_senders();
 }
 
-bool Links::receive_datagrams() {
+Links::Received Links::receive_datagrams() {
   const std::unique_lock guard(receivers_lock_, std::try_to_lock);
-  if (!guard.owns_lock()) return true;
-  bool more = false;
-  for (local::DatagramReceiver* receiver : receivers_)
-    more |= deliver_from(*receiver, kTurn);
-  return more;
+  if (!guard.owns_lock()) return Received::kMore;
+  Received received = Received::kNone;
+  for (local::DatagramReceiver* receiver : receivers_) {
+    if (!receiver->has_datagram()) continue;
+    const bool more = deliver_from(*receiver, kTurn);
+    if (received != Received::kMore) received = more ? Received::kMore : Received::kSome;
+  }
+  return received;
+}
+
+bool Links::has_datagrams() {
+  if (!has_receivers()) return false;
+  const std::lock_guard guard(receivers_lock_);
+  return std::any_of(receivers_.begin(), receivers_.end(),
+                     [](const auto* receiver) { return receiver->has_datagram(); });
+}
+
+void Links::resume_datagram_senders() {
+  nic_.queue_pairs().each([this](Qp& qp) {
+    const bool is_datagram = qp.pair.config().type == qp::QpType::kUd;
+    if (is_datagram && qp.awaits_answer.load(std::memory_order_relaxed)) {
+      engine_.want_turn(qp.number());
+    }
+  });
 }
 
 bool Links::deliver_from(local::DatagramReceiver& receiver, unsigned most) {

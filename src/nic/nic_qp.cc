@@ -84,7 +84,9 @@ void Qp::after_turn() {
     if (pair.state() == qp::QpState::kError) ring_->close();
     ring_->ring_if_needed();
   }
-  awaits_answer.store(ring_ && pair.window().has_outstanding(), std::memory_order_relaxed);
+  const bool waits = ring_ ? pair.window().has_outstanding()
+                           : datagrams_ && datagrams_->next_deadline().has_value();
+  awaits_answer.store(waits, std::memory_order_relaxed);
   engine_->note_deadline(*this);
 }
 

@@ -54,10 +54,13 @@ class Qp final : qp::QpEvents {
   void set_timeout();
   // RESET, ERR and destruction: the peer learns that we are gone.
   void end_connection();
+  // Between RTR and RESET. Only the program's calls change it.
+  bool is_connected() const { return ring_ != nullptr; }
   local::RingCarrier* ring() { return ring_.get(); }
 
   qp::QueuePair pair;
   std::atomic<bool> awaits_answer{false};  // something is on its way; a hint
+  bool is_watched = false;                 // the engine's
   Connecting connecting = Connecting::kNot;
   LinkRef link;                      // while connected, or connecting
   Instant timer = Instant::never();  // the entry in the engine's timers that counts

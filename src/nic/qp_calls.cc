@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Queue pairs: create, modify, query, destroy, post.
+#include <optional>
 #include <utility>
 
 #include "host/interfaces.h"
@@ -70,6 +71,11 @@ Result<void, Error> modify_qp(Qp& qp, const qp::QpAttributes& attributes, std::u
     if (!qp.pair.modify(attributes, mask)) return refuse(Error::kInvalid);
     look_for_peer = follow_move(qp, from);
   }
+  if (qp.is_connected()) {
+    qp.engine().watch(qp);
+  } else {
+    qp.engine().unwatch(qp);
+  }
   if (look_for_peer) qp.engine().links().connect(qp.number());
   // Requests may wait in the ring, and sends may have been posted in SQD.
   qp.engine().want_turn(qp.number());
@@ -92,6 +98,7 @@ Result<void, Error> destroy_qp(Qp* qp) {
     const std::lock_guard guard(qp->pair.lock());
     qp->end_connection();
   }
+  qp->engine().unwatch(*qp);
   // Nobody has it in hands after this.
   context.nic().queue_pairs().remove(qp->number());
   qp->send_cq().queue.remove(qp->number());
@@ -121,7 +128,10 @@ Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> r
   }
   if (posted != 0) {
     // The way of datagrams is looked up inside a reading section.
-    const QpTable::Reading reading(qp.pd().context->nic().queue_pairs());
+    std::optional<QpTable::Reading> reading;
+    if (qp.pair.config().type == qp::QpType::kUd) {
+      reading.emplace(qp.pd().context->nic().queue_pairs());
+    }
     if (qp.send(clock_now())) qp.engine().want_turn(qp.number());
   }
   return result;
