@@ -114,6 +114,7 @@ void QueuePair::set_state(QpState to) {
 
 void QueuePair::start_afresh() {
   attributes_ = QpAttributes{};
+  fatal_told_ = false;
   set_state(QpState::kReset);
   window_.reset();
   responder_.reset();
@@ -134,7 +135,9 @@ void QueuePair::enter_error() {
 
 void QueuePair::fail(QpEvent event) {
   if (state() == QpState::kReset) return;
-  tell(event);
+  // Both queues may lose a completion over the same failure.
+  if (event != QpEvent::kFatal || !fatal_told_) tell(event);
+  fatal_told_ |= event == QpEvent::kFatal;
   enter_error();
 }
 

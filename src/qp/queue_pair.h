@@ -126,6 +126,7 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   Mutex lock_;
   QpConfig config_;
   QpAttributes attributes_;
+  bool fatal_told_ = false;
   std::atomic<QpState> receive_state_{QpState::kReset};  // for post_receive, which has no lock
   queues::SendQueue send_queue_;
   std::unique_ptr<queues::ReceiveQueue> own_receives_;
