@@ -26,6 +26,7 @@ class Command {
 
 std::unique_ptr<Command> add_run(CLI::App& app);
 std::unique_ptr<Command> add_ls(CLI::App& app);
+std::unique_ptr<Command> add_demo(CLI::App& app);
 std::unique_ptr<Command> add_env(CLI::App& app);
 std::unique_ptr<Command> add_config(CLI::App& app);
 std::unique_ptr<Command> add_version(CLI::App& app);

@@ -24,6 +24,7 @@ struct Entry {
 constexpr Entry kCommands[] = {
     {"run", "Run an RDMA program on the software NIC", verbena::cli::add_run},
     {"ls", "List the devices that programs see", verbena::cli::add_ls},
+    {"demo", "Watch a server write into the memory of a client", verbena::cli::add_demo},
     {"env", "Print what `run` sets, for a shell", verbena::cli::add_env},
     {"config", "List the environment variables that Verbena reads", verbena::cli::add_config},
     {"version", "Print the version", verbena::cli::add_version},

@@ -1,0 +1,46 @@
+// SPDX-License-Identifier: MIT
+// The two roles of this program. Reading path: server.cc, client.cc, endpoint.cc.
+//
+//   server                                             client
+//     |  <------------ TCP: connects ------------------  |
+//     |  ---- TCP: size, checksum, queue pair -------->  |  allocates and registers memory
+//     |  <--- TCP: address, key, queue pair -----------  |  sleeps in ibv_get_cq_event
+//     |  ==== RDMA WRITE, 1 MiB each, many at once ===>  |
+//     |  ==== the last one: RDMA WRITE with immediate => |  wakes up, checks its memory
+//     |  <--- TCP: verdict ----------------------------  |
+#pragma once
+
+#include <cstdint>
+#include <string>
+
+namespace write_to_client {
+
+struct Options {
+  std::string device;  // empty: the first one
+  int gid_index = -1;  // -1: chosen
+  std::string address = "127.0.0.1";
+  std::uint16_t port = 0;      // of the TCP connection; the server takes a free one for 0
+  std::uint64_t generate = 0;  // bytes of data to make up when there is no file
+  std::string file;
+  int report = -1;  // a descriptor for "name value" lines, for the program above us
+  bool quiet = false;
+};
+
+inline constexpr std::uint32_t kDone = 0xD04E;  // the immediate data of the last WRITE
+inline constexpr std::uint32_t kPieceBytes = 1u << 20;
+inline constexpr unsigned kPiecesInFlight = 32;
+
+// Both return the exit status.
+int run_server(const Options& options);
+int run_client(const Options& options);
+
+// Says why on standard error and ends the program.
+[[noreturn, gnu::format(printf, 1, 2)]] void fail(const char* format, ...);
+
+// "name value" for the program above us, if there is one.
+void report(const Options& options, const char* name, const std::string& value);
+
+// Seconds since some fixed moment.
+double now();
+
+}  // namespace write_to_client

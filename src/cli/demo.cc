@@ -1,0 +1,193 @@
+// SPDX-License-Identifier: MIT
+// `verbena demo`: a server writes into the memory of a client by RDMA, then programs from Debian
+// run, all of it between two processes and without RDMA hardware.
+#include <fmt/format.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <filesystem>
+#include <string>
+#include <system_error>
+#include <vector>
+
+#include <CLI/CLI.hpp>
+
+#include "cli/command.h"
+#include "cli/demo_parts.h"
+#include "cli/launch.h"
+#include "cli/table.h"
+#include "cli/terminal.h"
+#include "nic/device.h"
+
+namespace verbena::cli {
+namespace {
+
+constexpr std::uint64_t kDefaultBytes = std::uint64_t{1} << 30;
+constexpr char kProgram[] = "verbena-write-to-client";
+
+int failed(const std::string& why) {
+  fmt::print(stderr, "{} {}\n", styled(Style::kBad, "verbena demo:"), why);
+  return 1;
+}
+
+// The first device that can be used.
+const nic::Device* usable(const std::vector<nic::Device>& devices) {
+  for (const nic::Device& device : devices) {
+    if (device.is_up && !device.gids.empty()) return &device;
+  }
+  return nullptr;
+}
+
+bool is_in_path(const std::string& program) {
+  const char* path = std::getenv("PATH");
+  std::string_view left = path ? path : "/usr/bin:/bin";
+  while (!left.empty()) {
+    const std::size_t end = std::min(left.find(':'), left.size());
+    const std::string candidate = std::string(left.substr(0, end)) + "/" + program;
+    if (access(candidate.c_str(), X_OK) == 0) return true;
+    left.remove_prefix(std::min(end + 1, left.size()));
+  }
+  return false;
+}
+
+class Demo final : public Command {
+ public:
+  explicit Demo(CLI::App& app) {
+    app.add_option("FILE", file_, "What the server writes; 1 GiB of made-up data without it");
+    app.add_option("--bytes", bytes_, "Make up so many bytes instead");
+    app.add_flag("--only-write", only_write_, "Leave Debian's programs out");
+  }
+  int run(const std::vector<std::string>&) override;
+
+ private:
+  Result<WriteToClient, std::string> plan(const nic::Device& device);
+  bool run_benches(const std::string& device, std::vector<Row>& rows);
+
+  std::string file_;
+  std::uint64_t bytes_ = kDefaultBytes;
+  bool only_write_ = false;
+};
+
+Result<WriteToClient, std::string> Demo::plan(const nic::Device& device) {
+  std::error_code error;
+  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
+  WriteToClient job = {.program = (self.parent_path() / kProgram).string(),
+                       .device = device.name,
+                       .file = file_,
+                       .bytes = bytes_};
+  if (access(job.program.c_str(), X_OK) != 0) return refuse(job.program + " is missing");
+  const std::uint64_t available = available_memory();
+  if (!file_.empty()) {
+    struct stat status = {};
+    if (stat(file_.c_str(), &status) != 0) return refuse(file_ + ": " + std::strerror(errno));
+    if (!S_ISREG(status.st_mode)) return refuse(file_ + ": not a regular file");
+    job.bytes = static_cast<std::uint64_t>(status.st_size);
+    if (job.bytes > available) {
+      return refuse(fmt::format("{} has {}, and the client has memory for {}", file_,
+                                spell_bytes(job.bytes), spell_bytes(available)));
+    }
+    return job;
+  }
+  job.bytes = fitting_size(bytes_, available);
+  if (job.bytes < bytes_) {
+    fmt::print("Memory is short here ({} to spare): {} of data instead of {}.\n\n",
+               spell_bytes(available), spell_bytes(job.bytes), spell_bytes(bytes_));
+  }
+  return job;
+}
+
+void introduce(const WriteToClient& job) {
+  const bool has_hardware = access("/sys/class/infiniband", F_OK) == 0;
+  fmt::print("{}\n\n", styled(Style::kBold, "A server writes into the memory of a client by RDMA"));
+  fmt::print("  device  {}, made of software{}\n", job.device,
+             has_hardware ? "" : ": this machine has no RDMA hardware");
+  fmt::print("  data    {}{}\n", spell_bytes(job.bytes),
+             job.file.empty() ? ", made up" : ", " + job.file);
+  fmt::print("  client  registers memory, tells the server its address and key, and sleeps\n");
+  fmt::print(
+      "  server  writes there with RDMA WRITE; nothing is received, nothing is copied out\n\n");
+  std::fflush(stdout);
+}
+
+std::vector<Row> rows_of(const Written& written) {
+  const double bytes = static_cast<double>(written.bytes);
+  const double rate = written.seconds > 0 ? bytes / written.seconds : 0;
+  const double check_rate = written.check_seconds > 0 ? bytes / written.check_seconds : 0;
+  return {{"RDMA WRITE to the client",
+           fmt::format("{} in {} piece{}", spell_bytes(written.bytes), spell_count(written.pieces),
+                       written.pieces == 1 ? "" : "s"),
+           spell_rate(rate)},
+          {"the client meanwhile", "slept in ibv_get_cq_event",
+           fmt::format("{:.1f} ms of CPU", written.client_thread_seconds * 1e3)},
+          {"its memory afterwards", "XXH64 " + written.checksum,
+           fmt::format("right, checked at {}", spell_rate(check_rate))}};
+}
+
+// Returns whether all of them ran.
+bool Demo::run_benches(const std::string& device, std::vector<Row>& rows) {
+  bool all = true;
+  for (const Bench bench : kBenches) {
+    const std::string program = program_of(bench);
+    if (!is_in_path(program)) {
+      rows.push_back({program, "not installed", "apt install perftest ibverbs-utils"});
+      continue;
+    }
+    fmt::print("  {} ...", program);
+    std::fflush(stdout);
+    const Result<Figure, std::string> figure = measure(bench, device);
+    if (figure) {
+      fmt::print(" {}\n", figure->value);
+      rows.push_back({program, figure->what, figure->value});
+    } else {
+      fmt::print(" {}\n{}\n", styled(Style::kBad, "failed"), figure.error());
+      rows.push_back({program, "", "failed"});
+      all = false;
+    }
+  }
+  return all;
+}
+
+void print_results(const std::vector<Row>& rows) {
+  std::string lines = aligned(rows);
+  fmt::print("\n{}\n", styled(Style::kBold, "Between two processes of this machine"));
+  while (!lines.empty()) {
+    const std::size_t end = lines.find('\n');
+    fmt::print("  {}\n", lines.substr(0, end));
+    lines.erase(0, end + 1);
+  }
+}
+
+int Demo::run(const std::vector<std::string>&) {
+  const std::vector<nic::Device> devices = nic::devices();
+  const nic::Device* device = usable(devices);
+  if (!device) return failed("no network interface has an address, not even lo");
+  const Result<WriteToClient, std::string> job = plan(*device);
+  if (!job) return failed(job.error());
+  introduce(*job);
+  const Result<LaunchEnvironment, std::string> environment = launch_environment();
+  if (!environment) return failed(environment.error());
+  apply(*environment);
+
+  const Result<Written, std::string> written = write_to_client(*job);
+  if (!written) return failed(written.error());
+  std::vector<Row> rows = rows_of(*written);
+  bool all = true;
+  if (!only_write_) {
+    fmt::print("\n{}\n\n", styled(Style::kBold, "Unmodified programs from Debian on the same NIC"));
+    all = run_benches(job->device, rows);
+  }
+  print_results(rows);
+  return all ? 0 : 1;
+}
+
+}  // namespace
+
+std::unique_ptr<Command> add_demo(CLI::App& app) {
+  app.footer("Everything runs on this machine, as an ordinary user, and ends with this command.");
+  return std::make_unique<Demo>(app);
+}
+
+}  // namespace verbena::cli
