@@ -145,9 +145,9 @@ TEST_F(ControlHostile, AcceptsAGoodGreeting) {
   Raw raw(slot());
   shake_hands(raw);
   ASSERT_TRUE(eventually([&] { return node.count_up() == 1; }));
-  EXPECT_EQ(node.peers[0]->id(), (ProcessId{7, 7}));
-  EXPECT_EQ(node.peers[0]->pid(), getpid());
-  EXPECT_FALSE(node.peers[0]->memory_readable());  // the nonce is not there
+  EXPECT_EQ(node.peer(0).id(), (ProcessId{7, 7}));
+  EXPECT_EQ(node.peer(0).pid(), getpid());
+  EXPECT_FALSE(node.peer(0).memory_readable());  // the nonce is not there
 }
 
 TEST_F(ControlHostile, TellsAnotherVersion) {
@@ -243,7 +243,7 @@ TEST_F(ControlHostile, EndsALinkThatBreaksTheRules) {
     ASSERT_TRUE(eventually([&] { return node.count_up() == id - 99; }));
     EXPECT_TRUE(raw.send(bytes));
     EXPECT_TRUE(eventually([&] { return node.count_down() == id - 99; })) << id;
-    EXPECT_EQ(node.down.back(), (ProcessId{id, id}));
+    EXPECT_EQ(node.gone(node.count_down() - 1), (ProcessId{id, id}));
     ++id;
   }
 }

@@ -64,9 +64,9 @@ TEST(Control, GivesItsSlotsBack) {
 TEST(Control, LinksTwoProcesses) {
   Child child([](Node& node, Pipe& pipe) {
     EXPECT_TRUE(eventually([&] { return node.received("ping"); }));
-    const PeerId id = node.peers.at(0)->id();
-    EXPECT_EQ(node.peers.at(0)->pid(), getppid());
-    EXPECT_TRUE(node.peers.at(0)->memory_readable());
+    const PeerId id = node.peer(0).id();
+    EXPECT_EQ(node.peer(0).pid(), getppid());
+    EXPECT_TRUE(node.peer(0).memory_readable());
     EXPECT_TRUE(node.send(id, "pong"));
     pipe.take<char>();
     EXPECT_TRUE(eventually([&] { return node.control->page().summary[0] != 0; }));
@@ -75,7 +75,7 @@ TEST(Control, LinksTwoProcesses) {
   const auto id = node.reach(child.slot);
   ASSERT_TRUE(id);
   ASSERT_EQ(node.count_up(), 1u);
-  Peer& peer = *node.peers[0];
+  Peer& peer = node.peer(0);
   EXPECT_EQ(peer.id(), *id);
   EXPECT_EQ(peer.pid(), child.pid());
   EXPECT_TRUE(peer.memory_readable());
@@ -86,7 +86,7 @@ TEST(Control, LinksTwoProcesses) {
   peer.doorbell().ring_and_wake(17);
   EXPECT_EQ(child.finish(), 0);
   EXPECT_TRUE(eventually([&] { return node.count_down() == 1; }));
-  EXPECT_EQ(node.down[0], *id);
+  EXPECT_EQ(node.gone(0), *id);
   // The page is ours as long as we want it.
   peer.doorbell().ring_and_wake(18);
 }
@@ -94,7 +94,7 @@ TEST(Control, LinksTwoProcesses) {
 TEST(Control, CarriesMemory) {
   Child child([](Node& node, Pipe& pipe) {
     EXPECT_TRUE(eventually([&] { return node.with([&] { return !node.memories.empty(); }); }));
-    node.memories[0].at<std::uint32_t>(0) = 4711;
+    node.with([&] { return node.memories[0].at<std::uint32_t>(0) = 4711; });
     pipe.give('d');
     pipe.take<char>();
   });
@@ -128,7 +128,7 @@ TEST(Control, CarriesMessagesOfEverySizeInOrder) {
   constexpr std::size_t kCount = Control::kMessageMax / 64 + 1;
   ASSERT_TRUE(eventually([&] { return b.with([&] { return b.messages.size() == kCount; }); }));
   for (std::size_t i = 0; i < kCount; ++i)
-    EXPECT_EQ(b.messages[i].size(), i * 64);
+    EXPECT_EQ(b.with([&] { return b.messages[i].size(); }), i * 64);
   EXPECT_EQ(a.count_down() + b.count_down(), 0u);
 }
 
@@ -173,9 +173,9 @@ TEST(Control, MakesOneLinkWhenBothAsk) {
     b.connect(a2);
     ASSERT_TRUE(eventually([&] { return a.with([&] { return a.answers.size() == 2; }); }));
     ASSERT_TRUE(eventually([&] { return b.with([&] { return b.answers.size() == 2; }); }));
-    for (const auto& [slot, answer] : a.answers)
+    for (const auto& [slot, answer] : a.with([&] { return a.answers; }))
       ASSERT_EQ(answer.first, b.control->id());
-    for (const auto& [slot, answer] : b.answers)
+    for (const auto& [slot, answer] : b.with([&] { return b.answers; }))
       ASSERT_EQ(answer.first, a.control->id());
     ASSERT_TRUE(a.send(b.control->id(), "from a"));
     ASSERT_TRUE(b.send(a.control->id(), "from b"));
@@ -201,7 +201,7 @@ TEST(Control, LinksEverybodyWithEverybody) {
   for (const auto& node : nodes) {
     ASSERT_TRUE(
         eventually([&] { return node->with([&] { return node->answers.size() == kNodes - 1; }); }));
-    for (const auto& [slot, answer] : node->answers)
+    for (const auto& [slot, answer] : node->with([&] { return node->answers; }))
       EXPECT_TRUE(answer.first);
     EXPECT_EQ(node->count_up(), kNodes - 1);
   }
@@ -259,7 +259,7 @@ TEST(Control, TicksAtTheTimeAskedFor) {
   const Instant asked = before + Duration::milliseconds(30);
   node.control->submit([&] { node.control->call_at(asked); });
   ASSERT_TRUE(eventually([&] { return node.with([&] { return !node.ticks.empty(); }); }));
-  EXPECT_GE(node.ticks[0], asked);
+  EXPECT_GE(node.with([&] { return node.ticks[0]; }), asked);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_EQ(node.with([&] { return node.ticks.size(); }), 1u);
 }

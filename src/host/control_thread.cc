@@ -3,7 +3,6 @@
 
 #include <sys/signalfd.h>
 #include <sys/socket.h>
-#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +13,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "host/raw_calls.h"
 
 namespace verbena::host {
 namespace {
@@ -66,7 +66,7 @@ auto ControlThread::open(const Self& self) -> Result<Opened, ControlError> {
   if (!page) return refuse(page.error());
   if (!table_.is_own()) {
     // Refused in some containers: then a peer whose children live on is not seen to die.
-    pidfd_ = table_.make([] { return static_cast<int>(syscall(SYS_pidfd_open, getpid(), 0)); });
+    pidfd_ = table_.make([] { return raw::open_process(getpid()); });
   }
   links_.introduce(
       {.id = self.id, .nonce = self.nonce, .page_fd = page_fd_.get(), .pidfd = pidfd_.get()});
@@ -77,10 +77,8 @@ auto ControlThread::open(const Self& self) -> Result<Opened, ControlError> {
 }
 
 Result<void, ControlError> ControlThread::open_mailbox() {
-  sigset_t mask;
-  sigemptyset(&mask);
-  sigaddset(&mask, Mailbox::kSignal);
-  signals_ = table_.make([&] { return signalfd(-1, &mask, SFD_CLOEXEC | SFD_NONBLOCK); });
+  constexpr std::uint64_t kMask = std::uint64_t{1} << (Mailbox::kSignal - 1);
+  signals_ = table_.make([] { return raw::signal_descriptor(kMask); });
   if (!signals_ || !poller_.add(signals_.get(), {Source::kMailbox})) {
     return refuse(reason_of(errno));
   }
@@ -114,14 +112,13 @@ Result<SlotNumber, ControlError> ControlThread::take_slot() {
 
 // kNoSlot: somebody has it.
 Result<void, ControlError> ControlThread::listen_on(SlotNumber slot) {
-  PrivateFd socket = table_.make(
-      [] { return ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
+  PrivateFd socket = table_.make(raw::seqpacket_socket);
   if (!socket) return refuse(reason_of(errno));
   const SlotAddress address(options_.slot_name, slot);
-  if (bind(socket.get(), address.address(), address.size) != 0) {
+  if (raw::bind(socket.get(), address.address(), address.size) != 0) {
     return refuse(errno == EADDRINUSE ? ControlError::kNoSlot : reason_of(errno));
   }
-  if (listen(socket.get(), SOMAXCONN) != 0) return refuse(reason_of(errno));
+  if (raw::listen(socket.get(), SOMAXCONN) != 0) return refuse(reason_of(errno));
   if (is_listening_ && !poller_.add(socket.get(), {Source::kListener, slot.value})) {
     return refuse(reason_of(errno));
   }
@@ -181,7 +178,7 @@ void ControlThread::turn() {
 
 void ControlThread::read_signals() {
   signalfd_siginfo info;
-  while (read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+  while (raw::read(signals_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
     const bool is_ours =
         info.ssi_code == SI_TKILL && info.ssi_pid == static_cast<std::uint32_t>(getpid());
     // One for the whole process, which the program wants to take by sigwait or signalfd itself.
@@ -191,9 +188,7 @@ void ControlThread::read_signals() {
 
 void ControlThread::accept_from(Listener& listener) {
   for (unsigned i = 0; i < kAcceptsPerTurn && links_.can_greet(); ++i) {
-    PrivateFd socket = table_.make([&] {
-      return accept4(listener.socket.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
-    });
+    PrivateFd socket = table_.make([&] { return raw::accept(listener.socket.get()); });
     if (!socket) {
       if (errno != EAGAIN && errno != EINTR && errno != ECONNABORTED) {
         LOG_WARN("somebody wants a link, and there is no descriptor: error %d", errno);

@@ -1,9 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "host/descriptor_table.h"
 
-#include <fcntl.h>
 #include <sched.h>
-#include <sys/epoll.h>
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
@@ -11,6 +9,7 @@
 #include <cerrno>
 
 #include "base/log.h"
+#include "host/raw_calls.h"
 
 #ifndef CLOSE_RANGE_UNSHARE
 #define CLOSE_RANGE_UNSHARE (1U << 1)
@@ -34,7 +33,7 @@ void close_one_by_one(unsigned first) {
   // A lower limit may have been set after higher numbers were given out.
   const auto end = static_cast<int>(std::clamp<rlim_t>(limit.rlim_max, 1024, 1 << 20));
   for (int fd = static_cast<int>(first); fd < end; ++fd)
-    close(fd);
+    raw::close(fd);
 }
 
 // Leaves the table with standard error only, or with nothing.
@@ -45,24 +44,24 @@ bool leave_shared_table(bool keep_stderr) {
     if (!close_range_of(first, kLast, 0)) close_one_by_one(first);
   }
   if (keep_stderr) {
-    close(0);
-    close(1);
+    raw::close(0);
+    raw::close(1);
   }
   return true;
 }
 
 // Somebody may write to standard output from a callback: not into one of our sockets.
 void fill_standard_numbers() {
-  const int stand_in = epoll_create1(EPOLL_CLOEXEC);
+  const int stand_in = raw::epoll_create();
   if (stand_in < 0) return;
   while (true) {
-    const int fd = fcntl(stand_in, F_DUPFD_CLOEXEC, 0);
+    const int fd = raw::duplicate(stand_in, 0);
     if (fd < 0) return;
     if (fd <= 2) continue;
-    close(fd);
+    raw::close(fd);
     break;
   }
-  if (stand_in > 2) close(stand_in);
+  if (stand_in > 2) raw::close(stand_in);
 }
 
 bool wants_stderr() {
@@ -91,9 +90,9 @@ PrivateFd DescriptorTable::settle(int fd) {
     rlimit limit{};
     getrlimit(RLIMIT_NOFILE, &limit);
     const auto high = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 16) / 2);
-    const int moved = fcntl(fd, F_DUPFD_CLOEXEC, high);
+    const int moved = raw::duplicate(fd, high);
     if (moved >= 0) {
-      close(fd);
+      raw::close(fd);
       fd = moved;
     }
   }
@@ -104,7 +103,7 @@ PrivateFd DescriptorTable::settle(int fd) {
 void DescriptorTable::fill_reserve() {
   if (!is_own_ || (reserve_[0] && reserve_[1])) return;
   for (PrivateFd& each : reserve_) {
-    if (!each) each = PrivateFd(fcntl(0, F_DUPFD_CLOEXEC, 3));
+    if (!each) each = PrivateFd(raw::duplicate(0, 3));
     highest_ = std::max(highest_, each.get());
   }
 }

@@ -15,6 +15,8 @@
 #include <optional>
 #include <span>
 #include <string_view>
+#include <tuple>
+#include <utility>
 
 #include "host/netlink.h"
 
@@ -52,6 +54,15 @@ bool is_link_local(const Gid& gid) { return gid.bytes[0] == 0xFE && (gid.bytes[1
 
 // Place among an interface's GIDs. The first is the link-local one, as RoCE devices have it.
 int rank(const Gid& gid) { return is_link_local(gid) ? 0 : is_ipv4(gid) ? 1 : 2; }
+
+std::vector<Gid> by_rank(const std::vector<Gid>& gids) {
+  std::vector<Gid> sorted;
+  for (const int wanted : {0, 1, 2}) {
+    std::ranges::copy_if(gids, std::back_inserter(sorted),
+                         [&](const Gid& gid) { return rank(gid) == wanted; });
+  }
+  return sorted;
+}
 
 bool is_virtual_kind(std::string_view kind) {
   // Not bond, team, vlan, macvlan, ipvlan: those stand for a wire.
@@ -233,7 +244,7 @@ std::vector<Interface> all_interfaces() {
   }
   std::vector<Interface> all;
   for (auto& [index, interface] : found) {
-    std::ranges::stable_sort(interface.addresses, {}, rank);
+    interface.addresses = by_rank(interface.addresses);
     all.push_back(std::move(interface));
   }
   if (std::ranges::none_of(all, &Interface::is_loopback)) all.push_back(assumed_loopback());
@@ -243,11 +254,10 @@ std::vector<Interface> all_interfaces() {
 std::vector<Interface> device_interfaces() {
   std::vector<Interface> all = all_interfaces();
   const auto routes = default_routes();
-  // Among others, by index: the order of all_interfaces.
-  std::ranges::stable_sort(all, {}, [&](const Interface& each) {
+  std::ranges::sort(all, {}, [&](const Interface& each) {
     const auto route = routes.find(each.index);
     const std::uint64_t goodness = route == routes.end() ? UINT64_MAX : route->second;
-    return std::pair(each.is_loopback, goodness);
+    return std::tuple(each.is_loopback, goodness, each.index);
   });
   std::erase_if(all,
                 [](const Interface& each) { return !each.is_loopback && !makes_device(each); });

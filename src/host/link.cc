@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "host/link.h"
 
-#include <fcntl.h>
 #include <sys/socket.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+
+#include "host/raw_calls.h"
 
 namespace verbena::host {
 namespace {
@@ -55,7 +56,7 @@ Link::Blocked Link::transmit(const FrameHead* head, std::span<const std::byte> b
     c->cmsg_len = CMSG_LEN(fds.size_bytes());
     std::memcpy(CMSG_DATA(c), fds.data(), fds.size_bytes());
   }
-  while (sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
+  while (raw::sendmsg(socket_.get(), message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0) {
     switch (errno) {
       case EINTR: continue;
       case EAGAIN: return Blocked::kByPeer;
@@ -82,7 +83,7 @@ bool Link::send(const FrameHead& head, std::span<const std::byte> body, std::spa
   std::memcpy(waiting.bytes.data(), &head, sizeof head);
   std::ranges::copy(body, waiting.bytes.begin() + sizeof head);
   for (const int fd : fds) {
-    PrivateFd copy = table.make([fd] { return fcntl(fd, F_DUPFD_CLOEXEC, 3); });
+    PrivateFd copy = table.make([fd] { return raw::duplicate(fd, 3); });
     if (!copy) return false;
     waiting.attachments.push_back(std::move(copy));
   }
@@ -117,7 +118,7 @@ Link::Got Link::receive(Received& into, DescriptorTable& table) {
     message.msg_control = &control;
     message.msg_controllen = sizeof control;
     const ssize_t size = table.receive(
-        [&] { return recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
+        [&] { return raw::recvmsg(socket_.get(), message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC); });
     if (size < 0 && errno == EINTR) continue;
     if (size < 0 && errno == EAGAIN) return Got::kNothing;
     if (size < 0 && errno == ECONNRESET) {

@@ -2,8 +2,8 @@
 // Links: their table, what is sent, and what is due. What is received is in links_receive.cc.
 #include "host/links.h"
 
-#include <fcntl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "host/raw_calls.h"
 
 namespace verbena::host {
 namespace {
@@ -21,8 +22,7 @@ constexpr Duration kStarvedPause = Duration::milliseconds(5);
 // Who is at the other end: the process that called connect, or listen.
 std::optional<ucred> credentials(const PrivateFd& socket) {
   ucred who{};
-  socklen_t size = sizeof who;
-  if (getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &who, &size) != 0) return std::nullopt;
+  if (raw::peer_credentials(socket.get(), who) != 0) return std::nullopt;
   return who;
 }
 
@@ -155,11 +155,10 @@ void Links::connect(SlotNumber slot) {
 }
 
 void Links::try_connect(SlotNumber slot, Wanted& wanted) {
-  PrivateFd socket = table_.make(
-      [] { return ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0); });
+  PrivateFd socket = table_.make(raw::seqpacket_socket);
   if (!socket) return retry_later(wanted);
   const SlotAddress address(options_.slot_name, slot);
-  if (::connect(socket.get(), address.address(), address.size) != 0) {
+  if (raw::connect(socket.get(), address.address(), address.size) != 0) {
     switch (errno) {
       case ECONNREFUSED: return answer(slot, std::nullopt, Refusal::kNobody);
       case EACCES:

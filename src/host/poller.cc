@@ -15,7 +15,8 @@ std::optional<std::size_t> Poller::wait(std::span<Ready> into, Duration limit) {
   const auto milliseconds = std::min<std::int64_t>((nanoseconds + kMillisecond - 1) / kMillisecond,
                                                    std::int64_t{1} << 30);
   const auto most = static_cast<int>(std::min(into.size(), events.size()));
-  const int count = epoll_wait(epoll_.get(), events.data(), most, static_cast<int>(milliseconds));
+  const int count =
+      raw::epoll_wait(epoll_.get(), events.data(), most, static_cast<int>(milliseconds));
   if (count < 0) return errno == EINTR ? std::optional<std::size_t>(0) : std::nullopt;
   for (std::size_t i = 0; i < static_cast<std::size_t>(count); ++i) {
     const std::uint64_t data = events[i].data.u64;

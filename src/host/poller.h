@@ -12,6 +12,7 @@
 #include "base/time.h"
 #include "host/descriptor_table.h"
 #include "host/private_fd.h"
+#include "host/raw_calls.h"
 
 namespace verbena::host {
 
@@ -32,7 +33,7 @@ struct Ready {
 class Poller {
  public:
   explicit Poller(DescriptorTable& table)
-      : epoll_(table.make([] { return epoll_create1(EPOLL_CLOEXEC); })) {}
+      : epoll_(table.make([] { return raw::epoll_create(); })) {}
 
   explicit operator bool() const { return static_cast<bool>(epoll_); }
 
@@ -51,7 +52,7 @@ class Poller {
     epoll_event event{};
     event.events = events;
     event.data.u64 = std::uint64_t{what.number} << 8 | static_cast<std::uint8_t>(what.source);
-    return epoll_ctl(epoll_.get(), operation, fd, &event) == 0;
+    return raw::epoll_ctl(epoll_.get(), operation, fd, &event) == 0;
   }
 
   PrivateFd epoll_;

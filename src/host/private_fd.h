@@ -10,6 +10,7 @@
 #include <utility>
 
 #include "base/assert.h"
+#include "host/raw_calls.h"
 
 namespace verbena::host {
 
@@ -35,7 +36,7 @@ class PrivateFd {
   explicit operator bool() const { return fd_ >= 0; }
   int release() { return std::exchange(fd_, -1); }
   void reset() {
-    if (fd_ >= 0 && is_ours()) close(fd_);
+    if (fd_ >= 0 && is_ours()) raw::close(fd_);
     fd_ = -1;
   }
 

@@ -15,11 +15,15 @@ namespace verbena::host {
 // MAP_FAILED, and errno, when refused.
 inline void* raw_map(std::size_t size, int flags, int fd) {
 #ifdef VERBENA_SANITIZED
-  return mmap(nullptr, size, PROT_READ | PROT_WRITE, flags, fd, 0);
+  // They see the place, but not the descriptor: to them it would be the program's (raw_calls.h).
+  void* const place = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (place == MAP_FAILED) return place;
+  flags |= MAP_FIXED;
 #else
-  const long at = syscall(SYS_mmap, nullptr, size, PROT_READ | PROT_WRITE, flags, fd, 0L);
-  return reinterpret_cast<void*>(at);
+  void* const place = nullptr;
 #endif
+  const long at = syscall(SYS_mmap, place, size, PROT_READ | PROT_WRITE, flags, fd, 0L);
+  return reinterpret_cast<void*>(at);
 }
 
 inline void raw_unmap(void* at, std::size_t size) {

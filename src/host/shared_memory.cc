@@ -1,15 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include "host/shared_memory.h"
 
-#include <fcntl.h>
 #include <linux/magic.h>
 #include <sys/mman.h>
-#include <sys/stat.h>
-#include <sys/vfs.h>
 
 #include <cerrno>
 
 #include "host/descriptor_limit.h"
+#include "host/raw_calls.h"
 #include "host/raw_memory.h"
 
 #ifndef MFD_NOEXEC_SEAL
@@ -43,8 +41,8 @@ std::size_t whole_pages(std::size_t size) {
 int new_memfd() {
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
   // Systems with vm.memfd_noexec = 2 insist on the seal, kernels before 6.3 do not know it.
-  const int fd = memfd_create("verbena", kFlags | MFD_NOEXEC_SEAL);
-  return fd < 0 && errno == EINVAL ? memfd_create("verbena", kFlags) : fd;
+  const int fd = raw::memory_file("verbena", kFlags | MFD_NOEXEC_SEAL);
+  return fd < 0 && errno == EINVAL ? raw::memory_file("verbena", kFlags) : fd;
 }
 
 int new_memfd_above_limit() {
@@ -55,9 +53,10 @@ int new_memfd_above_limit() {
 bool take_pages(int fd, std::size_t size) {
   int failed = 0;
   do {
-    failed = posix_fallocate(fd, 0, static_cast<off_t>(size));
+    failed = raw::take_pages(fd, size) == 0 ? 0 : errno;
   } while (failed == EINTR);
   errno = failed;
+  // Where a filter refuses the call, the pages are taken when touched.
   return failed != ENOSPC && failed != ENOMEM && failed != EFBIG;
 }
 
@@ -80,9 +79,9 @@ auto SharedMemory::create(std::size_t size, Backing backing) -> Result<Created, 
   PrivateFd fd(new_memfd());
   if (!fd && errno == EMFILE) fd = PrivateFd(new_memfd_above_limit());
   if (!fd) return refuse(reason_of(errno));
-  if (ftruncate(fd.get(), static_cast<off_t>(size)) != 0) return refuse(reason_of(errno));
+  if (raw::set_size(fd.get(), size) != 0) return refuse(reason_of(errno));
   if (backing == Backing::kNow && !take_pages(fd.get(), size)) return refuse(reason_of(errno));
-  if (fcntl(fd.get(), F_ADD_SEALS, kSizeSeals) != 0) return refuse(reason_of(errno));
+  if (raw::add_seals(fd.get(), kSizeSeals) != 0) return refuse(reason_of(errno));
   auto memory = map(fd.get(), size);
   if (!memory) return refuse(memory.error());
   return Created{std::move(*memory), std::move(fd)};
@@ -91,16 +90,16 @@ auto SharedMemory::create(std::size_t size, Backing backing) -> Result<Created, 
 auto SharedMemory::adopt(const PrivateFd& fd, std::size_t size)
     -> Result<SharedMemory, MemoryError> {
   size = whole_pages(size);
-  const int seals = fcntl(fd.get(), F_GET_SEALS);
+  const int seals = raw::seals(fd.get());
   if (seals < 0 || (seals & kSizeSeals) != kSizeSeals) return refuse(MemoryError::kNotSealed);
   // Not hugetlbfs: a peer could punch a hole, and our next touch be SIGBUS where no huge page is
   // free.
   struct statfs system{};
-  if (fstatfs(fd.get(), &system) != 0 || system.f_type != TMPFS_MAGIC) {
+  if (raw::file_system(fd.get(), system) != 0 || system.f_type != TMPFS_MAGIC) {
     return refuse(MemoryError::kNotSealed);
   }
   struct stat status{};
-  if (fstat(fd.get(), &status) != 0) return refuse(MemoryError::kNotSealed);
+  if (raw::status(fd.get(), status) != 0) return refuse(MemoryError::kNotSealed);
   if (size == 0 || status.st_size != static_cast<off_t>(size)) {
     return refuse(MemoryError::kWrongSize);
   }

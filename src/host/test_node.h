@@ -98,6 +98,12 @@ class Node final : public ControlEvents {
   std::size_t count_down() {
     return with([&] { return down.size(); });
   }
+  Peer& peer(std::size_t i) {
+    return *with([&] { return peers.at(i).get(); });
+  }
+  PeerId gone(std::size_t i) {
+    return with([&] { return down.at(i); });
+  }
   bool received(const std::string& text) {
     return with([&] { return std::ranges::count(messages, text) > 0; });
   }
@@ -105,6 +111,8 @@ class Node final : public ControlEvents {
   std::unique_ptr<Control> control;
   ControlError error{};
   std::optional<Refusal> why;
+
+  // What was recorded: looked at in with(), or by the calls above.
   std::vector<std::unique_ptr<Peer>> peers;
   std::vector<PeerId> down;
   std::map<SlotNumber, std::pair<std::optional<PeerId>, std::optional<Refusal>>> answers;
@@ -128,7 +136,8 @@ class Node final : public ControlEvents {
   }
   void message(PeerId from, std::span<const std::byte> bytes, PrivateFd attachment) override {
     const std::string text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-    if (on_message) on_message(from, text);
+    const auto reaction = with([&] { return on_message; });
+    if (reaction) reaction(from, text);
     auto memory = SharedMemory::adopt(attachment, 4096);
     with([&] {
       messages.push_back(text);

@@ -1,0 +1,96 @@
+// SPDX-License-Identifier: MIT
+// The system calls on descriptors of the control thread, as such: libraries that interpose on
+// libc's (socket accelerators, checkers) keep tables by number, for the whole process, and would
+// take ours for the program's descriptor of that number. Like libc's: -1 and errno when refused.
+#pragma once
+
+#include <fcntl.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/vfs.h>
+#include <unistd.h>
+
+#include <cstddef>
+#include <cstdint>
+
+namespace verbena::host::raw {
+
+inline int close(int fd) { return static_cast<int>(syscall(SYS_close, fd)); }
+inline int duplicate(int fd, int from) {
+  return static_cast<int>(syscall(SYS_fcntl, fd, F_DUPFD_CLOEXEC, from));
+}
+inline ssize_t read(int fd, void* into, std::size_t size) {
+  return syscall(SYS_read, fd, into, size);
+}
+
+// Sockets.
+inline int seqpacket_socket() {
+  constexpr int kType = SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK;
+  return static_cast<int>(syscall(SYS_socket, AF_UNIX, kType, 0));
+}
+inline int bind(int fd, const sockaddr* name, socklen_t size) {
+  return static_cast<int>(syscall(SYS_bind, fd, name, size));
+}
+inline int listen(int fd, int backlog) {
+  return static_cast<int>(syscall(SYS_listen, fd, backlog));
+}
+inline int connect(int fd, const sockaddr* name, socklen_t size) {
+  return static_cast<int>(syscall(SYS_connect, fd, name, size));
+}
+inline int accept(int fd) {
+  constexpr int kFlags = SOCK_CLOEXEC | SOCK_NONBLOCK;
+  return static_cast<int>(syscall(SYS_accept4, fd, nullptr, nullptr, kFlags));
+}
+inline int peer_credentials(int fd, ucred& who) {
+  socklen_t size = sizeof who;
+  return static_cast<int>(syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &who, &size));
+}
+inline ssize_t sendmsg(int fd, const msghdr& message, int flags) {
+  return syscall(SYS_sendmsg, fd, &message, flags);
+}
+inline ssize_t recvmsg(int fd, msghdr& message, int flags) {
+  return syscall(SYS_recvmsg, fd, &message, flags);
+}
+
+// Waiting.
+inline int epoll_create() { return static_cast<int>(syscall(SYS_epoll_create1, EPOLL_CLOEXEC)); }
+inline int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) {
+  return static_cast<int>(syscall(SYS_epoll_ctl, epoll, operation, fd, event));
+}
+inline int epoll_wait(int epoll, epoll_event* events, int most, int milliseconds) {
+  return static_cast<int>(
+      syscall(SYS_epoll_pwait, epoll, events, most, milliseconds, nullptr, std::size_t{8}));
+}
+// A descriptor that shows the signals of the mask (bit n - 1: signal n).
+inline int signal_descriptor(std::uint64_t mask) {
+  constexpr int kFlags = O_CLOEXEC | O_NONBLOCK;
+  return static_cast<int>(syscall(SYS_signalfd4, -1, &mask, sizeof mask, kFlags));
+}
+inline int open_process(pid_t process) {
+  return static_cast<int>(syscall(SYS_pidfd_open, process, 0));
+}
+
+// Memory files.
+inline int memory_file(const char* name, unsigned flags) {
+  return static_cast<int>(syscall(SYS_memfd_create, name, flags));
+}
+inline int set_size(int fd, std::size_t size) {
+  return static_cast<int>(syscall(SYS_ftruncate, fd, size));
+}
+inline int take_pages(int fd, std::size_t size) {
+  return static_cast<int>(syscall(SYS_fallocate, fd, 0, std::size_t{0}, size));
+}
+inline int add_seals(int fd, int seals) {
+  return static_cast<int>(syscall(SYS_fcntl, fd, F_ADD_SEALS, seals));
+}
+inline int seals(int fd) { return static_cast<int>(syscall(SYS_fcntl, fd, F_GET_SEALS)); }
+inline int status(int fd, struct stat& status) {
+  return static_cast<int>(syscall(SYS_fstat, fd, &status));
+}
+inline int file_system(int fd, struct statfs& system) {
+  return static_cast<int>(syscall(SYS_fstatfs, fd, &system));
+}
+
+}  // namespace verbena::host::raw
