@@ -34,7 +34,7 @@ void RingCarrier::issue(qp::SendWindow& window, qp::Budget& budget, Instant now)
     case Outbound::kAbsent:
     case Outbound::kClosed: break;
   }
-  if (type_ != qp::QpType::kUc) return;
+  if (type_ != qp::QpType::kUc) return count_silence(window, now);
   // Unreliable: into the void.
   while (!budget.spent()) {
     const qp::Operation* op = window.next(now);

@@ -54,7 +54,10 @@ class RingCarrier final : public qp::Carrier {
   bool quiesced() override { return true; }
 
   // Something came since the last turn: a few loads.
-  bool has_work() const { return requester_.has_answers() || responder_.has_requests(); }
+  bool has_work() const {
+    return requester_.has_answers() || responder_.has_requests() ||
+           (outbound_ == Outbound::kAttached && requester_.is_closed());
+  }
   // Rings the peer's bell if this turn left something for it.
   void ring_if_needed();
 
