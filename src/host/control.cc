@@ -23,6 +23,7 @@ constexpr std::size_t kStackSize = 256 << 10;
 
 Instant monotonic_now() {
   timespec t{};
+  // check: allow clock: because this thread waits in the kernel; tests may set ControlOptions::now
   clock_gettime(CLOCK_MONOTONIC, &t);
   return Instant::at(t.tv_sec * 1'000'000'000 + t.tv_nsec);
 }

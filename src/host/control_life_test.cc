@@ -13,7 +13,7 @@
 #include "host/test_node.h"
 
 // Under the thread sanitizer a child of a process with threads may have threads too.
-extern "C" const char* __tsan_default_options();  // NOLINT: its name
+extern "C" const char* __tsan_default_options();
 extern "C" const char* __tsan_default_options() { return "die_after_fork=0"; }
 
 namespace verbena::host {

@@ -266,7 +266,8 @@ TEST(Control, TicksAtTheTimeAskedFor) {
 
 // A task is done soon, whatever the program does with the signal that wakes the control thread.
 TEST(Control, IsWokenWhateverTheProgramDoesWithTheSignal) {
-  static std::atomic<int> caught = 0;
+  static std::atomic<int> caught;
+  caught = 0;
   Node node;
   for (void (*handler)(int) : {SIG_DFL, SIG_IGN, +[](int) { ++caught; }}) {
     signal(SIGURG, handler);

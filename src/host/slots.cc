@@ -13,7 +13,8 @@ SlotAddress::SlotAddress(std::string_view prefix, SlotNumber slot) {
   prefix = prefix.substr(0, sizeof name.sun_path - 1 - number.size());
   char* end = std::copy(prefix.begin(), prefix.end(), name.sun_path + 1);
   end = std::copy(number.begin(), number.end(), end);
-  size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + (end - name.sun_path));
+  const auto used = static_cast<std::size_t>(end - name.sun_path);
+  size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + used);
 }
 
 }  // namespace verbena::host
