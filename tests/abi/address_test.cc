@@ -62,46 +62,46 @@ std::string text_of(const ibv_gid& gid) {
 class SenderAddress : public testing::Test {
  protected:
   SenderAddress() {
-    completion_.slid = 11;
-    completion_.sl = 3;
-    completion_.dlid_path_bits = 5;
-    completion_.wc_flags = IBV_WC_GRH;
+    completion.slid = 11;
+    completion.sl = 3;
+    completion.dlid_path_bits = 5;
+    completion.wc_flags = IBV_WC_GRH;
   }
   // At an odd address: a program's buffer may be.
   int read(const Header& header) {
     std::array<std::uint8_t, 41> buffer;
     std::memcpy(&buffer[1], header.data(), header.size());
-    std::memset(&result_, 0xee, sizeof(result_));
+    std::memset(&result, 0xee, sizeof(result));
     errno = 0;
-    return ibv_init_ah_from_wc(nullptr, 1, &completion_, reinterpret_cast<ibv_grh*>(&buffer[1]),
-                               &result_);
+    return ibv_init_ah_from_wc(nullptr, 1, &completion, reinterpret_cast<ibv_grh*>(&buffer[1]),
+                               &result);
   }
-  ibv_wc completion_ = {};
-  ibv_ah_attr result_ = {};
+  ibv_wc completion = {};
+  ibv_ah_attr result = {};
 };
 
 TEST_F(SenderAddress, WithoutGrhIsTheLid) {
-  completion_.wc_flags = 0;
+  completion.wc_flags = 0;
   ASSERT_EQ(read(ipv4_header(0)), 0);
-  EXPECT_EQ(result_.dlid, 11);
-  EXPECT_EQ(result_.sl, 3);
-  EXPECT_EQ(result_.src_path_bits, 5);
-  EXPECT_EQ(result_.port_num, 1);
-  EXPECT_EQ(result_.is_global, 0);
-  EXPECT_EQ(result_.static_rate, 0);
-  EXPECT_EQ(text_of(result_.grh.dgid), "::");
+  EXPECT_EQ(result.dlid, 11);
+  EXPECT_EQ(result.sl, 3);
+  EXPECT_EQ(result.src_path_bits, 5);
+  EXPECT_EQ(result.port_num, 1);
+  EXPECT_EQ(result.is_global, 0);
+  EXPECT_EQ(result.static_rate, 0);
+  EXPECT_EQ(text_of(result.grh.dgid), "::");
 }
 
 TEST_F(SenderAddress, OverIpv4WhateverTheUndefinedHalfHolds) {
   for (const std::uint8_t junk : std::initializer_list<std::uint8_t>{0x00, 0x45, 0x66, 0xa5}) {
     ASSERT_EQ(read(ipv4_header(junk)), 0) << int{junk};
-    EXPECT_EQ(text_of(result_.grh.dgid), "::ffff:10.0.0.2");
-    EXPECT_EQ(result_.grh.sgid_index, 3);  // the RoCEv2 one of our address, not the RoCEv1 one
-    EXPECT_EQ(result_.grh.hop_limit, 61);
-    EXPECT_EQ(result_.grh.traffic_class, 0xb8);
-    EXPECT_EQ(result_.grh.flow_label, 0U);  // IPv4 has none
-    EXPECT_EQ(result_.is_global, 1);
-    EXPECT_EQ(result_.sl, 3);
+    EXPECT_EQ(text_of(result.grh.dgid), "::ffff:10.0.0.2");
+    EXPECT_EQ(result.grh.sgid_index, 3);  // the RoCEv2 one of our address, not the RoCEv1 one
+    EXPECT_EQ(result.grh.hop_limit, 61);
+    EXPECT_EQ(result.grh.traffic_class, 0xb8);
+    EXPECT_EQ(result.grh.flow_label, 0U);  // IPv4 has none
+    EXPECT_EQ(result.is_global, 1);
+    EXPECT_EQ(result.sl, 3);
   }
 }
 
@@ -114,23 +114,23 @@ TEST_F(SenderAddress, TheChecksumTellsIpv4FromIpv6) {
   header = ipv6_header(17);
   header[20] = 0x45;  // part of the source address: IPv4's version and length, but no checksum
   ASSERT_EQ(read(header), 0);
-  EXPECT_EQ(result_.grh.sgid_index, 1);
+  EXPECT_EQ(result.grh.sgid_index, 1);
 }
 
 TEST_F(SenderAddress, OverIpv6ByRoceV2) {
   ASSERT_EQ(read(ipv6_header(17)), 0);
-  EXPECT_EQ(text_of(result_.grh.dgid), "fe80::2");
-  EXPECT_EQ(result_.grh.sgid_index, 1);
-  EXPECT_EQ(result_.grh.flow_label, 0x12345U);
-  EXPECT_EQ(result_.grh.hop_limit, 62);
-  EXPECT_EQ(result_.grh.traffic_class, 0xb8);
+  EXPECT_EQ(text_of(result.grh.dgid), "fe80::2");
+  EXPECT_EQ(result.grh.sgid_index, 1);
+  EXPECT_EQ(result.grh.flow_label, 0x12345U);
+  EXPECT_EQ(result.grh.hop_limit, 62);
+  EXPECT_EQ(result.grh.traffic_class, 0xb8);
 }
 
 TEST_F(SenderAddress, ByAGrhIsTheOtherEntryOfTheSameAddress) {
   ASSERT_EQ(read(ipv6_header(0x1b)), 0);
-  EXPECT_EQ(result_.grh.sgid_index, 0);
+  EXPECT_EQ(result.grh.sgid_index, 0);
   ASSERT_EQ(read(ipv6_header(0x1b, "fe80::9")), 0);  // behind an empty entry
-  EXPECT_EQ(result_.grh.sgid_index, 5);
+  EXPECT_EQ(result.grh.sgid_index, 5);
 }
 
 TEST_F(SenderAddress, NotSentToUsIsRefused) {
@@ -154,11 +154,11 @@ TEST_F(SenderAddress, AnAddressHandleIsMadeOfIt) {
   ibv_pd pd = {};
   Header header = ipv6_header(17);
   auto* grh = reinterpret_cast<ibv_grh*>(header.data());
-  const std::unique_ptr<ibv_ah> handle(ibv_create_ah_from_wc(&pd, &completion_, grh, 1));
+  const std::unique_ptr<ibv_ah> handle(ibv_create_ah_from_wc(&pd, &completion, grh, 1));
   ASSERT_TRUE(handle);
   EXPECT_EQ(handle->handle, 1U);
   header = ipv6_header(6);
-  EXPECT_EQ(ibv_create_ah_from_wc(&pd, &completion_, grh, 1), nullptr);
+  EXPECT_EQ(ibv_create_ah_from_wc(&pd, &completion, grh, 1), nullptr);
 }
 
 }  // namespace

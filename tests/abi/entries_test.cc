@@ -44,13 +44,13 @@ std::uintptr_t call_with_rubbish(void* function) {
 class Entries : public testing::Test {
  protected:
   void* find(const Symbol& symbol) {
-    return dlvsym(library_, symbol.name.c_str(), symbol.node.c_str());
+    return dlvsym(library, symbol.name.c_str(), symbol.node.c_str());
   }
-  void* library_ = dlopen(VERBENA_ABI_STUB, RTLD_NOW | RTLD_LOCAL);
+  void* library = dlopen(VERBENA_ABI_STUB, RTLD_NOW | RTLD_LOCAL);
 };
 
 TEST_F(Entries, EveryListedFunctionIsFoundByNameAndVersion) {
-  ASSERT_TRUE(library_) << dlerror();
+  ASSERT_TRUE(library) << dlerror();
   std::size_t found = 0;
   for (const Symbol& symbol : listed_functions()) {
     EXPECT_TRUE(find(symbol)) << symbol.name << "@" << symbol.node;
@@ -62,7 +62,7 @@ TEST_F(Entries, EveryListedFunctionIsFoundByNameAndVersion) {
 TEST_F(Entries, ANameWithoutVersionIsTheDefaultOne) {
   for (const Symbol& symbol : listed_functions()) {
     if (!symbol.is_default) continue;
-    EXPECT_EQ(dlsym(library_, symbol.name.c_str()), find(symbol)) << symbol.name;
+    EXPECT_EQ(dlsym(library, symbol.name.c_str()), find(symbol)) << symbol.name;
   }
 }
 

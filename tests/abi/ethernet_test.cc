@@ -24,7 +24,6 @@
 
 namespace {
 
-using verbena::verbs::EthernetAddress;
 using verbena::verbs::find_attribute;
 using verbena::verbs::group_mac;
 using verbena::verbs::resolve_ethernet;

@@ -32,11 +32,11 @@ class Installed : public testing::Test {
       GTEST_SKIP() << kInstalled << " is " << (gone ? "not there" : file)
                    << ", not of rdma-core 44";
     }
-    theirs_ = dlopen(kInstalled, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_TRUE(theirs_) << dlerror();
-    ours_ = dlopen(VERBENA_ABI_STUB, RTLD_NOW | RTLD_LOCAL);
-    ASSERT_TRUE(ours_) << dlerror();
-    ASSERT_NE(dlsym(ours_, "ibv_fork_init"), dlsym(theirs_, "ibv_fork_init"));
+    their_library = dlopen(kInstalled, RTLD_NOW | RTLD_LOCAL);
+    ASSERT_TRUE(their_library) << dlerror();
+    our_library = dlopen(VERBENA_ABI_STUB, RTLD_NOW | RTLD_LOCAL);
+    ASSERT_TRUE(our_library) << dlerror();
+    ASSERT_NE(dlsym(our_library, "ibv_fork_init"), dlsym(their_library, "ibv_fork_init"));
   }
 
   template <class Function>
@@ -46,8 +46,8 @@ class Installed : public testing::Test {
   };
   template <class Function>
   Pair<Function> pair(const char* name) {
-    return {reinterpret_cast<Function*>(dlsym(ours_, name)),
-            reinterpret_cast<Function*>(dlsym(theirs_, name))};
+    return {reinterpret_cast<Function*>(dlsym(our_library, name)),
+            reinterpret_cast<Function*>(dlsym(their_library, name))};
   }
 
   // Both libraries convert the same random bytes over the same background: members that one leaves
@@ -69,8 +69,8 @@ class Installed : public testing::Test {
     }
   }
 
-  void* theirs_ = nullptr;
-  void* ours_ = nullptr;
+  void* their_library = nullptr;
+  void* our_library = nullptr;
 };
 
 TEST_F(Installed, TheWordsAreTheSame) {

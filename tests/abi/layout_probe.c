@@ -12,6 +12,9 @@
 #define FROM_END(type, member, bytes) \
   {#type "." #member, bytes, sizeof(struct type) - offsetof(struct type, member), 0},
 
-const struct MeasuredLayout measured_layouts[] = {VERBENA_SIZES(SIZE, GROWS)
+struct MeasuredLayout measured_layout(size_t number) {
+  static const struct MeasuredLayout layouts[] = {VERBENA_SIZES(SIZE, GROWS)
                                                       VERBENA_PLACES(AT, FROM_END)};
-const size_t measured_layout_count = sizeof(measured_layouts) / sizeof(measured_layouts[0]);
+  static const struct MeasuredLayout none = {0};
+  return number < sizeof(layouts) / sizeof(layouts[0]) ? layouts[number] : none;
+}

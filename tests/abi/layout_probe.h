@@ -16,8 +16,8 @@ struct MeasuredLayout {
   int may_grow;  // measured may be larger
 };
 
-extern const struct MeasuredLayout measured_layouts[];
-extern const size_t measured_layout_count;
+// The layout of this number; `what` is null behind the last.
+struct MeasuredLayout measured_layout(size_t number);
 
 #ifdef __cplusplus
 }
