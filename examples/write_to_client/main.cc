@@ -92,7 +92,7 @@ Options parse(int argc, char** argv) {
 }  // namespace write_to_client
 
 int main(int argc, char** argv) {
-  using namespace write_to_client;  // NOLINT(google-build-using-namespace)
+  using namespace write_to_client;  // NOLINT(google-build-using-namespace): main
   const std::string role = argc > 1 ? argv[1] : "";
   if (role == "-h" || role == "--help") usage(0);
   if (role != "server" && role != "client") usage(2);

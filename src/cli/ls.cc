@@ -76,9 +76,13 @@ void print_table(const std::vector<nic::Device>& devices) {
 
 class Ls final : public Command {
  public:
-  explicit Ls(CLI::App& app) { app.add_flag("--json", as_json_, "Print them as JSON"); }
+  explicit Ls(CLI::App& app) {
+    app.add_flag("--json", as_json_, "Print them as JSON");
+    app.add_flag("--all", all_, "Also those that programs see only when VERBENA_DEVICES asks");
+  }
 
   int run(const std::vector<std::string>&) override {
+    if (all_) setenv("VERBENA_DEVICES", "all", 1);
     const std::vector<nic::Device> devices = nic::devices();
     if (as_json_) {
       nlohmann::json list = nlohmann::json::array();
@@ -97,6 +101,7 @@ class Ls final : public Command {
 
  private:
   bool as_json_ = false;
+  bool all_ = false;
 };
 
 }  // namespace

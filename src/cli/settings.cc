@@ -7,6 +7,10 @@ namespace {
 constexpr Setting kSettings[] = {
     {"VERBENA_LOG", "none", "What to say on standard error: none, error, warn, info or debug",
      "--log", "LEVEL", false},
+    {"VERBENA_DEVICES", "all but those of containers and those without an address",
+     "Which network interfaces make devices, as names or "
+     "patterns separated by commas, or \"all\"",
+     "--devices", "LIST", false},
     {"VERBENA_SYSFS", "(set by verbena run)",
      "Folder with the device files that programs find below /sys/class/infiniband", nullptr,
      nullptr, true},
