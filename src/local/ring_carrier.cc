@@ -26,7 +26,11 @@ void RingCarrier::close() {
 }
 
 void RingCarrier::issue(qp::SendWindow& window, qp::Budget& budget, Instant now) {
-  if (lost_) return;
+  if (lost_) {
+    // What is posted after the death ends as what was posted before.
+    if (type_ != qp::QpType::kUc) return fail_lost(window, now);
+    outbound_ = Outbound::kClosed;
+  }
   switch (outbound_) {
     case Outbound::kUnknown:
       return;  // the peer has not answered yet; its process lives, so this is not silence
@@ -52,12 +56,14 @@ void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, Instant no
   if (outbound_ == Outbound::kAttached && requester_.is_closed()) outbound_ = Outbound::kClosed;
   // A peer that breaks the rules of the ring cannot be talked to: as if it had died.
   if (requester_.is_broken() || responder_.is_broken()) lost_ = true;
-  if (was_lost || lost_) {
-    if (!requester_.has_answers() || requester_.is_broken()) window.peer_lost(now);
-    deadline_.reset();
-    return;
-  }
+  if (was_lost || lost_) return fail_lost(window, now);
   count_silence(window, now);
+}
+
+// Not before the peer's last answers are taken.
+void RingCarrier::fail_lost(qp::SendWindow& window, Instant now) {
+  if (!requester_.has_answers() || requester_.is_broken()) window.peer_lost(now);
+  deadline_.reset();
 }
 
 // Nobody answers: each timeout is one try of the oldest operation.

@@ -64,6 +64,7 @@ class RingCarrier final : public qp::Carrier {
  private:
   enum class Outbound : std::uint8_t { kUnknown, kAbsent, kAttached, kClosed };
   void count_silence(qp::SendWindow& window, Instant now);
+  void fail_lost(qp::SendWindow& window, Instant now);
 
   qp::QpType type_;
   RingRequester requester_;

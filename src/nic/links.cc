@@ -190,6 +190,8 @@ void Links::take_offer(Process& from, const Message& offered, host::PrivateFd at
                         static_cast<std::uint32_t>(qp->pair.config().type) == offered.qp_type;
       if (fits && !qp->ring()->was_attached()) {
         qp->ring()->attach(std::move(conduit));
+        // Our own offer may be on its way yet, and the peer die before.
+        qp->link = from.link;
         offer_again = qp->connecting == Connecting::kRefused;
         taken = true;
         engine_.want_turn(ours);
