@@ -39,8 +39,10 @@ class EventQueue {
   int fd() const { return fd_; }
 
   void push(const Event& event);
-  // Blocks as the descriptor does (O_NONBLOCK: kAgain; a signal: kInterrupted).
-  Result<Event, Error> take();
+  // Blocks as the descriptor does (O_NONBLOCK: kAgain; a signal: kInterrupted). `taken(event)` runs
+  // before a withdrawal can miss the event: whoever destroys its object sees it as delivered.
+  template <class Taken>
+  Result<Event, Error> take(Taken taken);
   // Takes back what nobody has fetched, when `gone(event)` says so.
   template <class Predicate>
   void withdraw(Predicate gone);
@@ -48,6 +50,7 @@ class EventQueue {
  private:
   explicit EventQueue(int fd) : fd_(fd) {}
   bool is_still_ours() const;
+  void drop_count();
 
   Mutex lock_;
   int fd_;

@@ -5,6 +5,7 @@
 #include <fcntl.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 #include <unistd.h>
 
 #include <cerrno>
@@ -34,10 +35,9 @@ bool EventQueue<Event>::is_still_ours() const {
 
 template <class Event>
 void EventQueue<Event>::push(const Event& event) {
-  {
-    const std::lock_guard guard(lock_);
-    waiting_.push_back(event);
-  }
+  // The count changes with what waits, so that a withdrawal finds both.
+  const std::lock_guard guard(lock_);
+  waiting_.push_back(event);
   const std::uint64_t one = 1;
   const int saved = errno;
   if (is_still_ours()) [[maybe_unused]]
@@ -46,7 +46,8 @@ void EventQueue<Event>::push(const Event& event) {
 }
 
 template <class Event>
-Result<Event, Error> EventQueue<Event>::take() {
+template <class Taken>
+Result<Event, Error> EventQueue<Event>::take(Taken taken) {
   for (;;) {
     std::uint64_t count = 0;
     if (read(fd_, &count, sizeof count) != static_cast<ssize_t>(sizeof count)) {
@@ -57,6 +58,7 @@ Result<Event, Error> EventQueue<Event>::take() {
     if (waiting_.empty()) continue;  // withdrawn meanwhile
     const Event event = waiting_.front();
     waiting_.pop_front();
+    taken(event);
     return event;
   }
 }
@@ -66,8 +68,25 @@ template <class Predicate>
 void EventQueue<Event>::withdraw(Predicate gone) {
   const std::lock_guard guard(lock_);
   for (auto it = waiting_.begin(); it != waiting_.end();) {
-    it = gone(*it) ? waiting_.erase(it) : it + 1;
+    if (!gone(*it)) {
+      ++it;
+      continue;
+    }
+    it = waiting_.erase(it);
+    drop_count();
   }
+}
+
+// A descriptor that stays readable without an event would send a program that polls into a read
+// that blocks. None to take: a reader has it, and will find nothing.
+template <class Event>
+void EventQueue<Event>::drop_count() {
+  if (!is_still_ours()) return;
+  std::uint64_t count = 0;
+  const iovec part{&count, sizeof count};
+  const int saved = errno;
+  [[maybe_unused]] const ssize_t ignored = preadv2(fd_, &part, 1, -1, RWF_NOWAIT);
+  errno = saved;
 }
 
 }  // namespace verbena::nic

@@ -66,6 +66,9 @@ class Context {
   Nic* nic_;
 };
 
+// Blocks as the descriptor does. The event is counted as delivered to its object.
+Result<AsyncEvent, Error> next_async_event(Context& context);
+
 struct Pd {
   Context* context = nullptr;
   PdId id;

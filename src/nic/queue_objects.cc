@@ -25,9 +25,8 @@ Result<void, Error> destroy_channel(Channel* channel) {
 }
 
 Result<Cq*, Error> next_completion_event(Channel& channel) {
-  auto cq = channel.queue->take();
-  if (cq) (*cq)->completion_events.delivered();
-  return cq;
+  if (!channel.context->is_usable()) return refuse(Error::kGone);
+  return channel.queue->take([](Cq* cq) { cq->completion_events.delivered(); });
 }
 
 Cq::Cq(Context& owner, std::uint32_t capacity, Channel* events, void* border_cookie)
