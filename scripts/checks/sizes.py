@@ -38,8 +38,9 @@ def file_lines(tree):
 
 def line_columns(tree):
     for path in sized(tree):
+        quoted = tree.quoted_lines(path)
         for number, line in enumerate(tree.lines(path), 1):
-            if len(line) > LINE_COLUMNS and "http" not in line:
+            if len(line) > LINE_COLUMNS and "http" not in line and number not in quoted:
                 yield Finding(
                     path,
                     number,

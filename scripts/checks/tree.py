@@ -67,6 +67,18 @@ class Tree:
     def code_lines(self, path):
         return self.code(path).splitlines()
 
+    @functools.lru_cache(maxsize=None)
+    def quoted_lines(self, path):
+        """Numbers of the lines that hold part of a raw string: somebody else's text."""
+        found = set()
+        if path.endswith(CPP):
+            text = self.text(path)
+            for match in LITERAL.finditer(text):
+                if RAW_STRING.match(match.group(0)):
+                    first = text.count("\n", 0, match.start()) + 1
+                    found.update(range(first, first + match.group(0).count("\n") + 1))
+        return found
+
     @functools.cached_property
     def scripts(self):
         """Path to the interpreter's name, for every file that begins with #!."""
@@ -96,6 +108,7 @@ LITERAL = re.compile(
     r"|(?<![0-9A-Fa-f])(?:u8|[uUL])?'(?:\\.|[^'\\\n])+'",  # character, not a digit separator
     re.DOTALL,
 )
+RAW_STRING = re.compile(r'(?:u8|[uUL])?R"')
 INCLUDE = re.compile(r"^[ \t]*#[ \t]*include\b[^\n]*", re.MULTILINE)
 
 

@@ -39,7 +39,8 @@ def exit_statuses(verbena):
         result = verbena(*words)
         verbena.check(f"{words} is 2", result.returncode == 2 and result.stderr, result)
     result = verbena("run", "--help")
-    verbena.check("help is no failure", result.returncode == 0 and "PROGRAM" in result.stdout, result)
+    helped = result.returncode == 0 and "PROGRAM" in result.stdout
+    verbena.check("help is no failure", helped, result)
 
 
 def arguments(verbena):
@@ -129,8 +130,8 @@ def show_gids(verbena, device):
     script = f"cd {top}/gids && for n in *; do echo $n $(cat $n) $(cat ../gid_attrs/types/$n); done"
     result = verbena("run", "sh", "-c", script)
     wanted = sorted(f"{gid['index']} {gid['gid']} RoCE v2" for gid in device["gids"])
-    verbena.check(f"sysfs has GIDs of {device['name']}", sorted(result.stdout.splitlines()) == wanted,
-                  result)
+    gids = sorted(result.stdout.splitlines())
+    verbena.check(f"sysfs has GIDs of {device['name']}", gids == wanted, result)
     net = verbena("run", "ls", f"/sys/class/infiniband/{device['name']}/device/net/")
     verbena.check("device/net names the interface", net.stdout.strip() == device["interface"], net)
 
@@ -157,7 +158,8 @@ def tree_store(verbena, runtime):
     shutil.rmtree(first)
     verbena("run", "true")
     left = os.listdir(store)
-    verbena.check("the store is bounded", len(left) == 64 and pathlib.Path(first).name in left, left)
+    is_bounded = len(left) == 64 and pathlib.Path(first).name in left
+    verbena.check("the store is bounded", is_bounded, left)
     with tempfile.TemporaryDirectory() as elsewhere:
         shutil.rmtree(store)
         victim = pathlib.Path(elsewhere) / "victim"

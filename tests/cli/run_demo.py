@@ -85,7 +85,8 @@ def start_pair(verbena):
     options = dict(env=verbena.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                    text=True)
     server = subprocess.Popen(
-        [verbena.program, "run", pair, "server", "-q", "-n", str(200 * PIECE), "-r", "2"], **options)
+        [verbena.program, "run", pair, "server", "-q", "-n", str(200 * PIECE), "-r", "2"],
+        **options)
     for line in server.stderr:
         if match := re.match(r"port (\d+)", line):
             break
