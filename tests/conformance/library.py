@@ -1,0 +1,174 @@
+# SPDX-License-Identifier: MIT
+"""Running unmodified programs against the library that was built, and telling how it went."""
+
+import contextlib
+import ctypes
+import os
+import pathlib
+import re
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+SKIPPED = 77
+LISTENING = "0A"  # the state in /proc/net/tcp
+
+
+def environment(library_folder):
+    """The environment in which programs find our library. Its folder must hold it."""
+    folder = pathlib.Path(library_folder).resolve()
+    for name in ("libibverbs.so", "libibverbs.so.1"):
+        if not (folder / name).exists():
+            sys.exit(f"{folder} has no {name}: build the target ibverbs_so first")
+    variables = dict(os.environ)
+    variables["LD_LIBRARY_PATH"] = str(folder)
+    variables.pop("LD_PRELOAD", None)
+    return variables
+
+
+def devices(variables):
+    """The names of the devices, as ibv_devices prints them."""
+    output = subprocess.run(
+        ["ibv_devices"], env=variables, capture_output=True, text=True, timeout=30, check=True
+    ).stdout
+    return [line.split()[0] for line in output.splitlines()[2:] if line.split()]
+
+
+def free_port():
+    """A TCP port that nobody listens on. Programs take it a moment later, so the range is wide."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+def is_listening(port):
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        with contextlib.suppress(OSError), open(table, encoding="ascii") as lines:
+            for line in lines:
+                fields = line.split()
+                if len(fields) > 3 and fields[3] == LISTENING:
+                    if int(fields[1].rsplit(":", 1)[1], 16) == port:
+                        return True
+    return False
+
+
+def die_with_parent():
+    """Whatever ends the test takes its programs along."""
+    pr_set_pdeathsig = 1
+    ctypes.CDLL(None).prctl(pr_set_pdeathsig, signal.SIGKILL)
+
+
+class Program:
+    """A program that runs, with its output in a file."""
+
+    def __init__(self, arguments, variables):
+        self.arguments = arguments
+        self.file = tempfile.TemporaryFile()
+        self.process = subprocess.Popen(
+            arguments,
+            env=variables,
+            stdin=subprocess.DEVNULL,
+            stdout=self.file,
+            stderr=subprocess.STDOUT,
+            preexec_fn=die_with_parent,
+        )
+
+    def output(self):
+        self.file.seek(0)
+        return self.file.read().decode(errors="replace")
+
+    def kill(self):
+        if self.process.poll() is None:
+            self.process.kill()
+            self.process.wait()
+
+
+def wait_for(condition, seconds, pause=0.005):
+    deadline = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > deadline:
+            return False
+        time.sleep(pause)
+    return True
+
+
+class Failure(Exception):
+    pass
+
+
+def run_pair(command, variables, seconds):
+    """Runs `command` as a server, then as its client. `{port}` in it becomes a free TCP port.
+
+    Returns what the client and the server printed; raises Failure when one of them fails, hangs or
+    is killed.
+    """
+    port = free_port()
+    command = [word.format(port=port) for word in command]
+    server = Program(command, variables)
+    client = None
+    try:
+        ready = wait_for(lambda: is_listening(port) or server.process.poll() is not None, seconds)
+        if not ready or server.process.poll() is not None:
+            raise Failure("the server does not listen\n" + server.output())
+        client = Program([*command, "127.0.0.1"], variables)
+        both = (client, server)
+        done = wait_for(lambda: all(one.process.poll() is not None for one in both), seconds)
+        problems = [
+            f"{role}: " + ("still running" if status is None else f"exit status {status}")
+            for role, status in (
+                ("client", client.process.poll()),
+                ("server", server.process.poll()),
+            )
+            if status != 0
+        ]
+        if not done or problems:
+            raise Failure("\n".join([f"after {seconds} s", *problems, told(client, server)]))
+        return client.output(), server.output()
+    finally:
+        for program in (server, client):
+            if program:
+                program.kill()
+
+
+def told(client, server):
+    return f"-- client:\n{client.output()}\n-- server:\n{server.output()}"
+
+
+class Report:
+    """Prints a line a case and the closing line that ctest's summary reads."""
+
+    def __init__(self, only=None):
+        self.only = re.compile(only) if only else None
+        self.passed = 0
+        self.failed = []
+        self.skipped = 0
+
+    def wants(self, name):
+        return self.only is None or self.only.search(name)
+
+    def skip(self, name, why):
+        self.skipped += 1
+        print(f"SKIP {name}: {why}", flush=True)
+
+    def case(self, name, body):
+        if not self.wants(name):
+            return
+        start = time.monotonic()
+        try:
+            note = body() or ""
+            self.passed += 1
+            print(f"ok   {name} ({time.monotonic() - start:.1f} s) {note}".rstrip(), flush=True)
+        except (Failure, subprocess.SubprocessError, OSError) as problem:
+            self.failed.append(name)
+            print(f"FAIL {name} ({time.monotonic() - start:.1f} s)\n{problem}", flush=True)
+
+    def close(self):
+        if self.failed:
+            print("failed: " + ", ".join(self.failed))
+        print(f"{self.passed} passed, {len(self.failed)} failed, {self.skipped} skipped")
+        if self.passed + len(self.failed) == 0:
+            return SKIPPED if self.skipped else 1
+        return 1 if self.failed else 0
