@@ -45,6 +45,9 @@ Result<ibv_context*, nic::Error> open(Device& device) {
   init_context(context->table, device.shell.device);
   fill_tables(context->table);
   context->table.context.async_fd = context->nic->async_events().fd();
+  // Programs that share objects between processes duplicate it and pass it on. Here nobody can make
+  // anything of it (ibv_import_device refuses), so it need not be one more descriptor.
+  context->table.context.cmd_fd = context->table.context.async_fd;
   context->table.context.num_comp_vectors = completion_vectors();
   return &context.release()->table.context;
 }
