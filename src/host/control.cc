@@ -76,6 +76,7 @@ struct Control::Shared {
       : events(e), options(std::move(o)), mailbox(options.tasks_max) {}
 
   static void* thread_main(void* argument);
+  Control* control = nullptr;  // until `started`: it may be gone later
   void serve();
 
   ControlEvents& events;
@@ -117,6 +118,7 @@ void Control::Shared::serve() {
   if (opened) {
     first_slot = opened->slot;
     page = std::move(opened->page);
+    events.started(*control);
   } else {
     first_slot = refuse(opened.error());
   }
@@ -131,6 +133,7 @@ auto Control::start(ControlEvents& events, RandomSource& random, ControlOptions 
   if (!options.now) options.now = monotonic_now;
   auto* shared = new Shared(events, std::move(options));
   std::unique_ptr<Control> control(new Control(shared));
+  shared->control = control.get();
   do {
     shared->self.id = {random.next(), random.next()};
   } while (shared->self.id == ProcessId{});

@@ -54,10 +54,15 @@ enum class Refusal : std::uint8_t {
 };
 const char* to_string(Refusal refusal);
 
+class Control;
+
 // What the control thread tells. Called on it, with no lock of Control held; may call everything of
 // Control but stop().
 class ControlEvents {
  public:
+  // Before everything else, and before Control::start returns: the object that it will return.
+  virtual void started(Control& /*control*/) {}
+
   // A link came up, by our connect() or by the peer's. The peer is the receiver's from now on.
   virtual void peer_up(std::unique_ptr<Peer> peer) = 0;
   // The link ended: the peer died, called exec, or broke the rules. Once for each peer_up, and the

@@ -7,8 +7,6 @@
 #include <sys/resource.h>
 #include <sys/syscall.h>
 
-#include <fstream>
-
 #include "host/control.h"
 #include "host/test_node.h"
 
@@ -328,75 +326,6 @@ TEST(ControlLife, RefusesOtherUsers) {
   EXPECT_EQ(node.why, Refusal::kOtherUser);
   EXPECT_EQ(other.finish(), 0);
   EXPECT_EQ(node.count_up(), 0u);
-}
-
-ControlOptions shared_table() {
-  ControlOptions options = test_options();
-  options.own_table = false;
-  return options;
-}
-
-// What follows is for systems that give us no descriptor table of our own.
-TEST(ControlLifeWithSharedTable, LinksAndSeesDeathAlthoughChildrenLive) {
-  Child child(
-      [](Node& node, Pipe& pipe) {
-        EXPECT_TRUE(eventually([&] { return node.received("hello"); }));
-        const pid_t grandchild = fork();
-        if (grandchild == 0) {
-          for (;;)
-            pause();
-        }
-        pipe.give(grandchild);
-        pipe.take<char>();
-      },
-      shared_table());
-  Node node;
-  const auto id = node.reach(child.slot);
-  ASSERT_TRUE(id);
-  EXPECT_TRUE(node.send(*id, "hello"));
-  const auto grandchild = child.pipe.take<pid_t>();
-  child.kill_now();
-  EXPECT_TRUE(hears_of_death(node));
-  kill(grandchild, SIGKILL);
-}
-
-TEST(ControlLifeWithSharedTable, KeepsAwayFromLowNumbersAndFromExec) {
-  Child child(
-      [](Node&, Pipe& pipe) {
-        rlimit limit{};
-        getrlimit(RLIMIT_NOFILE, &limit);
-        unsigned high = 0;
-        for (int fd = 0; fd < 40'000; ++fd) {
-          const int flags = fcntl(fd, F_GETFD);
-          if (flags < 0 || fd <= 2 || fd == pipe.fd()) continue;
-          if (static_cast<rlim_t>(fd) * 4 < std::min<rlim_t>(limit.rlim_cur, 65536)) continue;
-          ++high;
-          EXPECT_EQ(flags, FD_CLOEXEC);
-        }
-        EXPECT_GE(high, 4u);
-      },
-      shared_table());
-  EXPECT_EQ(child.finish(), 0);
-}
-
-TEST(ControlLifeWithSharedTable, LosesItsLinksWhenTheProgramClosesThem) {
-  Child child(
-      [](Node& node, Pipe& pipe) {
-        EXPECT_TRUE(eventually([&] { return node.count_up() == 1; }));
-        for (int fd = 3; fd < 70'000; ++fd) {
-          if (fd != pipe.fd()) close(fd);
-        }
-        EXPECT_TRUE(eventually([&] {
-          node.control->submit([] {});
-          return node.count_down() == 1;
-        }));
-        pipe.take<char>();
-      },
-      shared_table());
-  Node node;
-  ASSERT_TRUE(node.reach(child.slot));
-  EXPECT_TRUE(hears_of_death(node));
-  EXPECT_EQ(child.finish(), 0);
 }
 
 }  // namespace

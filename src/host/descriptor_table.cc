@@ -97,7 +97,7 @@ PrivateFd DescriptorTable::settle(int fd) {
     }
   }
   highest_ = std::max(highest_, fd);
-  return PrivateFd(fd);
+  return is_own_ ? PrivateFd(fd) : PrivateFd::in_shared_table(fd);
 }
 
 void DescriptorTable::fill_reserve() {

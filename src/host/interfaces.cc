@@ -277,7 +277,8 @@ bool is_local_address(const Gid& gid) {
   const std::span bytes(gid.bytes);
   const auto route = is_ipv4(gid) ? netlink_route_type(AF_INET, bytes.subspan(12))
                                   : netlink_route_type(AF_INET6, bytes);
-  return route == RTN_LOCAL;
+  // An interface that is down has addresses without routes; on one host they serve none the less.
+  return route == RTN_LOCAL || is_among_addresses(gid);
 }
 
 }  // namespace verbena::host

@@ -190,6 +190,8 @@ TEST(LocalAddress, IsToldByTheKernelAsItIsNow) {
     EXPECT_TRUE(is_local_address(gid("::ffff:10.9.1.2")));
     ip("addr del 10.9.1.2/24 dev first");
     EXPECT_FALSE(is_local_address(gid("::ffff:10.9.1.2")));
+    ip("link set first down");
+    EXPECT_TRUE(is_local_address(gid("::ffff:10.9.1.1")));
   });
 }
 

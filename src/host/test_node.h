@@ -122,6 +122,11 @@ class Node final : public ControlEvents {
   std::function<void(PeerId, const std::string&)> on_message;
 
  private:
+  void started(Control& started) override {
+    EXPECT_TRUE(started.on_control_thread());
+    EXPECT_EQ(started.page().id, started.id());
+    EXPECT_LT(started.first_slot().value, kSlotCount);
+  }
   void peer_up(std::unique_ptr<Peer> peer) override {
     with([&] { peers.push_back(std::move(peer)); });
   }
