@@ -158,7 +158,10 @@ void SendLedger::memory_refused(std::uint32_t index) {
   if (index == done_) active_ = false;
 }
 
-void SendLedger::draining() { drain_limit_ = offered_; }
+void SendLedger::draining() {
+  drain_limit_ = offered_;
+  drain_posted_ = static_cast<std::uint32_t>(sends_.size());
+}
 void SendLedger::resumed() {
   drain_limit_ = UINT32_MAX;
   if (active_) return;
@@ -172,6 +175,8 @@ void SendLedger::stopped(bool for_a_reason) {
     PostedSend& send = sends_[done_];
     failures_.check(send.local_error || (send.uses_revocable && is_revoked()),
                     "stopped without a reason", done_);
+    failures_.check(drain_limit_ == UINT32_MAX || done_ < drain_posted_, "looked at while draining",
+                    done_);
     send.failed = send.local_error.value_or(Status::kLocalProtection);
   }
   // What waited for its turn to fail is flushed now.

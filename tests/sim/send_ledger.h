@@ -84,6 +84,7 @@ class SendLedger {
   // For carriers: what is in flight in this round.
   std::uint32_t oldest() const { return done_; }
   std::uint32_t cursor() const { return cursor_; }
+  std::uint32_t issued() const { return issued_; }
   bool has_read_before(std::uint32_t index) const;
 
  private:
@@ -103,6 +104,7 @@ class SendLedger {
   std::uint32_t issued_ = 0;   // all below were sent once
   std::uint32_t offered_ = 0;  // all below were offered once
   std::uint32_t drain_limit_ = UINT32_MAX;
+  std::uint32_t drain_posted_ = 0;
   std::uint32_t reported_ = 0;  // all below are accounted for
   std::uint8_t retries_left_ = 0;
   std::uint8_t rnr_left_ = 0;

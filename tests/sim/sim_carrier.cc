@@ -171,7 +171,7 @@ void SimCarrier::tell_nonsense(qp::SendWindow& window, Instant now) {
   const std::uint32_t oldest = side_.sends().oldest();
   const auto distance = static_cast<std::uint32_t>(1 + world.random.below(5));
   if (world.random.one_in(2)) return tell(window, oldest - distance, answer, now);
-  tell(window, static_cast<std::uint32_t>(side_.sends().count()) + distance, answer, now);
+  tell(window, side_.sends().issued() + distance - 1, answer, now);
 }
 
 // -- responder ----------------------------------------------------------------------------------
