@@ -82,6 +82,7 @@ class Worker:
                 fd = str(theirs.fileno())
                 words = [chaos.options.worker, "--driver", fd, "--seed", str(seed)]
                 words += ["--patience", str(chaos.options.patience)]
+                words += ["--freeze", str(int(chaos.options.freeze))]
                 os.execve(words[0], words, chaos.variables)
             finally:
                 os._exit(127)

@@ -95,7 +95,9 @@ void Session::to_rts() {
   attributes.dest_qp_num = peer_.qpn;
   attributes.max_dest_rd_atomic = attributes.max_rd_atomic = 4;
   attributes.min_rnr_timer = 6;
-  attributes.timeout = 14;
+  // A second try after 0.5 s, eight in all: a peer may be stopped for a while before it is
+  // connected.
+  attributes.timeout = 17;
   attributes.retry_cnt = attributes.rnr_retry = 7;
   int to_receive = IBV_QP_STATE, to_send = IBV_QP_STATE | IBV_QP_SQ_PSN;
   if (settings_.kind != Kind::kUd)

@@ -95,6 +95,7 @@ int Worker::run() {
     wait();
     turn();
   }
+  if (has_failed_ && options_.is_frozen) pause();
   return has_failed_ ? 1 : 0;
 }
 
@@ -297,6 +298,7 @@ int main(int count, char** words) {
     if (name == "--driver") options.driver = std::atoi(words[i + 1]);
     if (name == "--seed") options.seed = std::strtoull(words[i + 1], nullptr, 0);
     if (name == "--patience") options.patience = std::atoi(words[i + 1]);
+    if (name == "--freeze") options.is_frozen = std::atoi(words[i + 1]) != 0;
     if (name == "--device") options.device = words[i + 1];
   }
   return chaos::Worker(options).run();
