@@ -11,6 +11,7 @@
 #include <filesystem>
 #include <string>
 #include <system_error>
+#include <utility>
 #include <vector>
 
 #include <CLI/CLI.hpp>
@@ -150,7 +151,11 @@ bool Demo::run_benches(const std::string& device, std::vector<Row>& rows) {
   return all;
 }
 
-void print_results(const std::vector<Row>& rows) {
+void print_results(std::vector<Row> rows) {
+  for (Row& row : rows) {
+    const bool is_bad = row.back() == "failed";
+    row.back() = styled(is_bad ? Style::kBad : Style::kGood, row.back());
+  }
   std::string lines = aligned(rows);
   fmt::print("\n{}\n", styled(Style::kBold, "Between two processes of this machine"));
   while (!lines.empty()) {
@@ -179,7 +184,7 @@ int Demo::run(const std::vector<std::string>&) {
     fmt::print("\n{}\n\n", styled(Style::kBold, "Unmodified programs from Debian on the same NIC"));
     all = run_benches(job->device, rows);
   }
-  print_results(rows);
+  print_results(std::move(rows));
   return all ? 0 : 1;
 }
 

@@ -15,10 +15,11 @@ constexpr char kBandwidth[] = R"(
  65536      5000             11000.00            10000.00 		   0.160000
 ---------------------------------------------------------------------------------------
 )";
-constexpr char kLatency[] = R"(
- #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] 
- 2       1000          0.50           9.00         0.61     	       0.63        	0.10		0.90    		3.00   
-)";
+constexpr char kLatency[] =
+    "\n #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]"
+    "    t_stdev[usec]   99% percentile[usec]   99.9% percentile[usec] \n"
+    " 2       1000          0.50           9.00         0.61     \t       0.63        \t0.10\t"
+    "\t0.90    \t\t3.00   \n";
 constexpr char kPingpong[] = R"(  local address:  LID 0x0000, QPN 0x000010, PSN 0x1, GID fe80::1
 8192000 bytes in 0.01 seconds = 9046.49 Mbit/sec
 1000 iters in 0.01 seconds = 7.24 usec/iter

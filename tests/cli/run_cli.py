@@ -127,7 +127,8 @@ def chosen_devices(verbena):
 def show_gids(verbena, device):
     """libibverbs and sysfs agree on the GIDs."""
     top = f"/sys/class/infiniband/{device['name']}/ports/1"
-    script = f"cd {top}/gids && for n in *; do echo $n $(cat $n) $(cat ../gid_attrs/types/$n); done"
+    show = "echo $n $(cat $n) $(cat ../gid_attrs/types/$n)"
+    script = f"cd {top}/gids && for n in *; do {show}; done"
     result = verbena("run", "sh", "-c", script)
     wanted = sorted(f"{gid['index']} {gid['gid']} RoCE v2" for gid in device["gids"])
     gids = sorted(result.stdout.splitlines())
