@@ -328,5 +328,26 @@ TEST(ControlLife, RefusesOtherUsers) {
   EXPECT_EQ(node.count_up(), 0u);
 }
 
+TEST(ControlLife, FollowsAProgramThatDropsItsPrivileges) {
+  if (geteuid() != 0) GTEST_SKIP() << "needs root to drop it";
+  Child server([](Node&, Pipe& pipe) {
+    EXPECT_EQ(setuid(65534), 0);
+    pipe.give('d');
+    pipe.take<char>();
+  });
+  Child client(
+      [](Node& node, Pipe& pipe) {
+        const auto slot = pipe.take<SlotNumber>();
+        // The first who comes may find it as it was.
+        EXPECT_TRUE(eventually([&] { return node.reach(slot).has_value(); }));
+        pipe.take<char>();
+      },
+      test_options(), [] { EXPECT_EQ(setuid(65534), 0); });
+  EXPECT_EQ(server.pipe.take<char>(), 'd');
+  client.pipe.give(server.slot);
+  EXPECT_EQ(client.finish(), 0);
+  EXPECT_EQ(server.finish(), 0);
+}
+
 }  // namespace
 }  // namespace verbena::host

@@ -71,6 +71,7 @@ auto ControlThread::open(const Self& self) -> Result<Opened, ControlError> {
   links_.introduce(
       {.id = self.id, .nonce = self.nonce, .page_fd = page_fd_.get(), .pidfd = pidfd_.get()});
   slot_seed_ = self.slot_seed;
+  user_ = geteuid();
   const auto slot = take_slot();
   if (!slot) return refuse(slot.error());
   return Opened{*slot, std::move(*page)};
@@ -150,8 +151,8 @@ void ControlThread::turn() {
   now_ = options_.now();
   links_.begin(now_);
   if (!count) {
-    // Only where our descriptors lie in the program's table, and it closed them.
-    LOG_ERROR("the program closed the descriptors of the control thread");
+    // Our descriptors lie in the program's table, and it closed them; or a filter came later.
+    LOG_ERROR("the control thread cannot wait any more: error %d", errno);
     links_.drop_all();
     is_quitting_ = true;
   }
@@ -174,6 +175,15 @@ void ControlThread::turn() {
   }
   links_.tend();
   update_listeners();
+  follow_user();
+}
+
+// Programs drop privileges. A listener shows who called listen() last.
+void ControlThread::follow_user() {
+  if (geteuid() == user_) return;
+  user_ = geteuid();
+  for (const Listener& listener : listeners_)
+    raw::listen(listener.socket.get(), SOMAXCONN);
 }
 
 void ControlThread::read_signals() {

@@ -59,6 +59,7 @@ class ControlThread {
   void read_signals();
   void accept_from(Listener& listener);
   void update_listeners();
+  void follow_user();
   void run_tasks(std::vector<Mailbox::Task> tasks);
 
   ControlEvents& events_;
@@ -72,6 +73,7 @@ class ControlThread {
   PrivateFd pidfd_;
   std::vector<Listener> listeners_;
   std::uint64_t slot_seed_ = 0;
+  uid_t user_ = 0;  // whom our listeners show
   Instant now_;
   Instant tick_at_ = Instant::never();
   Instant no_accept_before_;

@@ -16,6 +16,8 @@
 namespace verbena::host {
 namespace {
 
+static_assert(sizeof(FrameHead) + Control::kMessageMax == kFrameMax);
+
 constexpr Duration kPauseMax = Duration::milliseconds(50);
 constexpr Duration kStarvedPause = Duration::milliseconds(5);
 
