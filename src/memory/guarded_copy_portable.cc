@@ -13,12 +13,14 @@ namespace {
 
 // The sanitizers do not look at these functions, and have their own idea of memcpy.
 #if defined(VERBENA_SANITIZED)
-#if defined(__clang__)  // only so the thread sanitizer leaves atomics alone: a fault inside it
-                        // would leave it locked
-#define VERBENA_UNSEEN __attribute__((noinline, disable_sanitizer_instrumentation))
+#if defined(__clang__)
+// Atomics too: a fault inside the thread sanitizer's would leave it locked.
+#define VERBENA_UNSEEN_ATOMICS __attribute__((disable_sanitizer_instrumentation))
 #else
-#define VERBENA_UNSEEN __attribute__((noinline, no_sanitize("address", "thread", "undefined")))
+#define VERBENA_UNSEEN_ATOMICS
 #endif
+#define VERBENA_UNSEEN \
+  VERBENA_UNSEEN_ATOMICS __attribute__((noinline, no_sanitize("address", "thread", "undefined")))
 VERBENA_UNSEEN void copy_unordered(std::byte* to, const std::byte* from, std::size_t length) {
   for (std::size_t i = 0; i < length; ++i) {
     *reinterpret_cast<volatile std::byte*>(to + i) = from[i];
