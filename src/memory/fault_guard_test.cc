@@ -7,6 +7,7 @@
 #include <unistd.h>
 
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 
@@ -23,8 +24,11 @@ class FaultGuardDeathTest : public testing::Test {
   void SetUp() override { GTEST_FLAG_SET(death_test_style, "threadsafe"); }
 };
 
-// Where nothing is mapped, whatever a sanitizer does with the rest.
-volatile int* nowhere() { return reinterpret_cast<volatile int*>(64); }
+// Where nothing is mapped, whatever a sanitizer does with the rest. The compiler must not see it.
+volatile int* nowhere() {
+  volatile std::uintptr_t address = 64;
+  return reinterpret_cast<volatile int*>(address);
+}
 
 __attribute__((no_sanitize("address", "undefined", "thread"))) void crash() { *nowhere() = 1; }
 

@@ -62,7 +62,9 @@ class Node {
     mr = *reg_mr(*world.pd, memory.data(), memory.size(), address(), kEveryAccess);
   }
   ~Node() {
-    if (qp) EXPECT_TRUE(destroy_qp(qp).has_value());
+    if (qp) {
+      EXPECT_TRUE(destroy_qp(qp).has_value());
+    }
     EXPECT_TRUE(dereg_mr(mr).has_value());
     EXPECT_TRUE(destroy_cq(cq).has_value());
   }
