@@ -11,7 +11,7 @@
 #include <span>
 #include <type_traits>
 
-#include "base/mutex.h"
+#include "base/short_lock.h"
 #include "base/types.h"
 
 namespace verbena::queues {
@@ -122,7 +122,7 @@ class CompletionQueue {
   void set_count(std::uint32_t count);
   bool takes_event(const Completion& completion, bool solicited);
 
-  Mutex lock_;
+  ShortLock lock_;
   Arm armed_ = Arm::kNo;
   // Raw bytes: a program that asks for millions of entries and uses ten shall touch the memory of
   // ten.

@@ -14,7 +14,7 @@
 #include <optional>
 #include <span>
 
-#include "base/mutex.h"
+#include "base/short_lock.h"
 #include "base/types.h"
 
 namespace verbena::queues {
@@ -173,7 +173,7 @@ class ReceiveQueue {
   Slot* place_of(std::uint32_t index) const;  // of the index-th oldest
   bool limit_fires(std::uint32_t left);
 
-  Mutex lock_;
+  ShortLock lock_;
   std::atomic<std::uint32_t> depth_;
   const std::uint32_t sge_max_;
   std::unique_ptr<std::byte[]> memory_;
