@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Touching memory that a program registered and may have unmapped, protected or truncated since: a
 // fault is an answer, never the end of the program. Costs nothing when there is no fault
-// (docs/decisions/0002-faults-in-registered-memory.md). The sanitizers do not see these accesses:
+// (docs/decisions/0006-faults-in-registered-memory.md). The sanitizers do not see these accesses:
 // that a program reads its memory while a peer writes it is RDMA's nature.
 #pragma once
 

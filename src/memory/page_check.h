@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Whether memory is there, and may be written: what pinning pages tells a hardware NIC at
 // registration. Looks at the mappings instead of touching the pages, because a program may register
-// far more address space than it has memory; docs/decisions/0003-checking-memory-at-registration.md
+// far more address space than it has memory; docs/decisions/0007-checking-memory-at-registration.md
 // has the figures.
 #pragma once
 
