@@ -159,6 +159,7 @@ TEST(ControlWithSharedTable, LosesItsLinksWhenTheProgramClosesThem) {
   Child child(
       [](Node& node, Pipe& pipe) {
         EXPECT_TRUE(eventually([&] { return node.count_up() == 1; }));
+        pipe.take<char>();
         // And gets the same numbers for something else, which we must leave alone.
         std::vector<int> files;
         for (int fd = 3; fd < 70'000; ++fd) {
@@ -179,6 +180,7 @@ TEST(ControlWithSharedTable, LosesItsLinksWhenTheProgramClosesThem) {
       shared_table());
   Node node;
   ASSERT_TRUE(node.reach(child.slot));
+  child.pipe.give('c');
   EXPECT_TRUE(hears_of_death(node));
   EXPECT_EQ(child.finish(), 0);
 }
