@@ -48,6 +48,7 @@ class Failures {
   void check(bool holds, const char* what, std::uint64_t detail = 0) {
     if (!holds) add(std::string(what) + " (" + std::to_string(detail) + ")");
   }
+  Instant now() const { return clock_.now(); }
   bool any() const { return !first_.empty(); }
   const std::string& first() const { return first_; }
 

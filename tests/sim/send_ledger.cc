@@ -14,6 +14,8 @@ using queues::Status;
 namespace {
 
 constexpr std::uint8_t kWithoutLimit = 7;
+// What code 3 means (9.7.5.2.8), which is what all of our responders say.
+constexpr Duration kRnrDelay = Duration::microseconds(30);
 
 struct Meaning {
   OpKind kind;
@@ -85,6 +87,7 @@ void SendLedger::offered(const qp::Operation& op) {
   failures_.check(!send.is_fenced() || reads == 0, "offered before its fence", index);
   failures_.check(!send.reads() || reads < limits_.reads_out_max, "too many READs out", index);
   failures_.check(index < drain_limit_, "begun while draining", index);
+  failures_.check(failures_.now() >= not_before_, "the peer asked to wait", index);
   if (offered_ <= index) offered_ = index + 1;
 }
 
@@ -109,6 +112,7 @@ void SendLedger::done_upto(std::uint32_t end) {
   if (cursor_ < done_) cursor_ = done_;
   retries_left_ = limits_.retry_count;
   rnr_left_ = limits_.rnr_retry;
+  not_before_ = Instant();
   // What failed on our side waited for this.
   if (done_ < end || (done_ < sends_.size() && sends_[done_].failed)) active_ = false;
 }
@@ -135,6 +139,7 @@ void SendLedger::told(std::uint32_t index, Answer answer) {
     case Answer::kNotReady:
       if (rnr_left_ == 0) return fail(index, Status::kRnrRetryExceeded);
       if (limits_.rnr_retry != kWithoutLimit) --rnr_left_;
+      not_before_ = failures_.now() + kRnrDelay;
       cursor_ = index;
       return;
     case Answer::kInvalidRequest: return fail(index, Status::kRemoteInvalidRequest);

@@ -108,6 +108,7 @@ class SendLedger {
   std::uint32_t reported_ = 0;  // all below are accounted for
   std::uint8_t retries_left_ = 0;
   std::uint8_t rnr_left_ = 0;
+  Instant not_before_;
   bool active_ = true;
   bool forgotten_ = false;
 };

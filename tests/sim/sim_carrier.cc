@@ -170,7 +170,12 @@ void SimCarrier::tell_nonsense(qp::SendWindow& window, Instant now) {
   const auto answer = static_cast<Answer>(world.random.below(6));
   const std::uint32_t oldest = side_.sends().oldest();
   const auto distance = static_cast<std::uint32_t>(1 + world.random.below(5));
+  const SendLedger& sends = side_.sends();
   if (world.random.one_in(2)) return tell(window, oldest - distance, answer, now);
+  // What is being repeated is not refused again by an answer of the round before.
+  if (sends.cursor() < sends.issued() && world.random.one_in(2))
+    return tell(window, sends.cursor(),
+                world.random.one_in(2) ? Answer::kNotReady : Answer::kSilence, now, 3);
   tell(window, side_.sends().issued() + distance - 1, answer, now);
 }
 
