@@ -15,7 +15,7 @@ namespace chaos {
 struct WorkerOptions {
   int driver = 3;  // SEQPACKET
   std::uint64_t seed = 1;
-  int patience = 60;  // seconds
+  int patience = 60;       // seconds
   bool is_frozen = false;  // after a failure: stay, for a debugger
   std::string device;
 };
