@@ -78,10 +78,8 @@ Result<Pd*, Error> alloc_pd(Context& context) {
 }
 
 Result<void, Error> dealloc_pd(Pd* pd) {
-  if (pd->context->is_usable()) {
-    if (pd->dependents.load() != 0) return refuse(Error::kBusy);
-    pd->context->nic().counts().domains.fetch_sub(1);
-  }
+  if (pd->dependents.load() != 0) return refuse(Error::kBusy);
+  if (pd->context->is_usable()) pd->context->nic().counts().domains.fetch_sub(1);
   delete pd;
   return {};
 }
@@ -123,10 +121,9 @@ Result<void, Error> rereg_mr(Mr& mr, const Rereg& change) {
 }
 
 Result<void, Error> dereg_mr(Mr* mr) {
-  if (mr->pd->context->is_usable()) {
-    mr->pd->context->nic().regions().remove(mr->key);
-    mr->pd->dependents.fetch_sub(1);
-  }
+  Context& context = *mr->pd->context;
+  if (context.is_usable()) context.nic().regions().remove(mr->key);
+  mr->pd->dependents.fetch_sub(1);
   delete mr;
   return {};
 }
@@ -156,10 +153,9 @@ Result<Ah*, Error> create_ah(Pd& pd, const qp::AddressVector& path) {
 }
 
 Result<void, Error> destroy_ah(Ah* ah) {
-  if (ah->pd->context->is_usable()) {
-    ah->pd->context->nic().address_handles().remove(ah->number);
-    ah->pd->dependents.fetch_sub(1);
-  }
+  Context& context = *ah->pd->context;
+  if (context.is_usable()) context.nic().address_handles().remove(ah->number);
+  ah->pd->dependents.fetch_sub(1);
   delete ah;
   return {};
 }

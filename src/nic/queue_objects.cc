@@ -19,7 +19,7 @@ Result<Channel*, Error> create_channel(Context& context) {
 }
 
 Result<void, Error> destroy_channel(Channel* channel) {
-  if (channel->context->is_usable() && channel->dependents.load() != 0) return refuse(Error::kBusy);
+  if (channel->dependents.load() != 0) return refuse(Error::kBusy);
   delete channel;
   return {};
 }
@@ -87,16 +87,16 @@ void settle_async_events(Context& context, EventCount& count) {
 
 Result<void, Error> destroy_cq(Cq* cq) {
   Context& context = *cq->context;
+  if (cq->dependents.load() != 0) return refuse(Error::kBusy);
   if (context.is_usable()) {
-    if (cq->dependents.load() != 0) return refuse(Error::kBusy);
     if (cq->channel) {
       cq->channel->queue->withdraw([cq](Cq* waiting) { return waiting == cq; });
       cq->completion_events.wait_until_acknowledged();
-      cq->channel->dependents.fetch_sub(1);
     }
     settle_async_events(context, cq->async_events);
     context.nic().counts().completion_queues.fetch_sub(1);
   }
+  if (cq->channel) cq->channel->dependents.fetch_sub(1);
   delete cq;
   return {};
 }
@@ -124,12 +124,12 @@ Result<Srq*, Error> create_srq(Pd& pd, std::uint32_t depth, std::uint32_t sge_ma
 
 Result<void, Error> destroy_srq(Srq* srq) {
   Context& context = *srq->pd->context;
+  if (srq->dependents.load() != 0) return refuse(Error::kBusy);
   if (context.is_usable()) {
-    if (srq->dependents.load() != 0) return refuse(Error::kBusy);
     settle_async_events(context, srq->async_events);
-    srq->pd->dependents.fetch_sub(1);
     context.nic().counts().shared_receive_queues.fetch_sub(1);
   }
+  srq->pd->dependents.fetch_sub(1);
   delete srq;
   return {};
 }
