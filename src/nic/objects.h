@@ -187,6 +187,8 @@ EventCount& async_events_of(Qp& qp);
 // Posts in order; `posted` tells how many were taken when it refuses. Sends start at once.
 Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> requests,
                                       std::size_t& posted);
+// All of them or none.
+Result<void, qp::PostError> post_send_together(Qp& qp, std::span<const qp::SendRequest> requests);
 Result<void, qp::PostError> post_receive(Qp& qp, std::uint64_t wr_id, std::span<const Sge> sges);
 
 }  // namespace verbena::nic

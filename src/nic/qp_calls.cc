@@ -91,6 +91,7 @@ Result<qp::QpAttributes, Error> query_qp(Qp& qp) {
 Result<void, Error> destroy_qp(Qp* qp) {
   Context& context = *qp->pd().context;
   if (!context.is_usable()) {
+    count_dependents(*qp, static_cast<std::uint32_t>(-1));
     delete qp;
     return {};
   }
@@ -116,10 +117,11 @@ const qp::QpConfig& config_of(const Qp& qp) { return qp.pair.config(); }
 QpNum number_of(const Qp& qp) { return qp.number(); }
 EventCount& async_events_of(Qp& qp) { return qp.async_events(); }
 
-Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> requests,
-                                      std::size_t& posted) {
-  posted = 0;
-  const std::lock_guard guard(qp.pair.lock());
+namespace {
+
+// With the queue pair's lock.
+Result<void, qp::PostError> post_locked(Qp& qp, std::span<const qp::SendRequest> requests,
+                                        std::size_t& posted) {
   Result<void, qp::PostError> result;
   for (const qp::SendRequest& request : requests) {
     result = qp.pair.post_send(request);
@@ -135,6 +137,23 @@ Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> r
     if (qp.send(clock_now())) qp.engine().want_turn(qp.number());
   }
   return result;
+}
+
+}  // namespace
+
+Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> requests,
+                                      std::size_t& posted) {
+  posted = 0;
+  const std::lock_guard guard(qp.pair.lock());
+  return post_locked(qp, requests, posted);
+}
+
+Result<void, qp::PostError> post_send_together(Qp& qp, std::span<const qp::SendRequest> requests) {
+  std::size_t posted = 0;
+  const std::lock_guard guard(qp.pair.lock());
+  const queues::SendQueue& queue = qp.pair.send_queue();
+  if (queue.depth() - queue.used() < requests.size()) return refuse(qp::PostError::kFull);
+  return post_locked(qp, requests, posted);
 }
 
 Result<void, qp::PostError> post_receive(Qp& qp, std::uint64_t wr_id, std::span<const Sge> sges) {

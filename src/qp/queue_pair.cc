@@ -48,7 +48,10 @@ QueuePair::QueuePair(const QpConfig& config)
                   .receive_pd = config.shared_receives ? config.receive_pd : config.pd,
                   .completions = config.receive_completions,
                   .regions = config.regions,
-                  .owner = this}) {}
+                  .owner = this}) {
+  // What there is may be more than what was asked for.
+  config_.send_depth = send_queue_.depth();
+}
 
 // -- states -------------------------------------------------------------------------------------
 

@@ -177,8 +177,7 @@ int SendBuilder::post() {
   if (is_datagram && !std::ranges::all_of(payloads_, has_address)) return EINVAL;
   return at_border([&]() -> Result<void, qp::PostError> {
     resolve();
-    std::size_t posted = 0;
-    return nic::post_send(qp_, requests_, posted);
+    return nic::post_send_together(qp_, requests_);
   });
 }
 
