@@ -46,11 +46,12 @@ int minus_one_at_border(Body body) noexcept {
   return -1;
 }
 
-// For destroying. A child after fork frees what it inherited without touching what it shares with
-// the parent, and hears EIO. `dispose` frees the border's own part.
+// For destroying. A child after fork frees what it inherited, unless something else that it
+// inherited depends on it, without touching what it shares with the parent, and hears EIO.
+// `dispose` frees the border's own part.
 template <class Dispose>
 int destroy_at_border(bool is_inherited, const Result<void, nic::Error>& done, Dispose dispose) {
-  if (!is_inherited && !done) return errno_of(done.error());
+  if (!done) return is_inherited ? EIO : errno_of(done.error());
   dispose();
   return is_inherited ? EIO : 0;
 }
