@@ -22,11 +22,11 @@ FAIL_LINE = re.compile(r"^FAIL (\S.*)$")
 SKIP_LINE = re.compile(r"^SKIP (.+?): (\S.*)$")
 # What every stage is made of: without this a test that is no longer built would never be missed.
 REQUIRED = {
-    "release": ["check", "unit"],
-    "asan": ["unit"],
-    "tsan": ["unit"],
-    "debug": ["unit"],
-    "fuzz": [],
+    "release": ["check", "unit", "sim", "ring", "conformance", "chaos"],
+    "asan": ["unit", "sim", "ring"],
+    "tsan": ["unit", "sim", "ring"],
+    "debug": ["unit", "sim", "ring"],
+    "fuzz": ["fuzz"],
 }
 
 
