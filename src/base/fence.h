@@ -8,11 +8,10 @@
 namespace verbena {
 
 inline void full_fence() noexcept {
-#if defined(__SANITIZE_THREAD__) || !defined(__x86_64__)
-  static std::atomic<int> line{0};
-  line.fetch_add(0, std::memory_order_seq_cst);
-#else
+#if defined(__x86_64__)
   asm volatile("lock orl $0, (%%rsp)" ::: "memory", "cc");
+#else
+  std::atomic_thread_fence(std::memory_order_seq_cst);
 #endif
 }
 

@@ -76,7 +76,6 @@ Result<Engine*, Error> Engine::start(Nic& nic) {
   }
   engine->control_ = std::move(*control);
   engine->doorbell_ = std::make_unique<host::Doorbell>(engine->control_->page());
-  engine->links_.set_control(*engine->control_);
   engine->settle_scanning();
   nic.queue_pairs().add_slot(engine->control_->first_slot());
 

@@ -3,13 +3,11 @@
 // links_datagrams.cc.
 #include "nic/links.h"
 
-#include <fcntl.h>
-
 #include <cstring>
 #include <utility>
 
-#include "base/assert.h"
 #include "base/log.h"
+#include "host/raw_calls.h"
 #include "nic/engine.h"
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
@@ -26,17 +24,9 @@ bool takes_part(qp::QpState state) {
 
 Links::Links(Nic& nic, Engine& engine) : nic_(nic), engine_(engine) {}
 
-void Links::set_control(host::Control& control) {
+void Links::started(host::Control& control) {
   control_ = &control;
-  Process self;
-  self.link = LinkRef(new Link(control.id(), control.page()));
-  // The task's type must be copyable; it runs once.
-  auto* own = new Process(std::move(self));
-  const bool accepted = control.submit([this, own] {
-    processes_.emplace(own->link->id(), std::move(*own));
-    delete own;
-  });
-  VERBENA_ASSERT(accepted);
+  processes_[control.id()].link = LinkRef(new Link(control.id(), control.page()));
 }
 
 void Links::connect(QpNum qp) {
@@ -143,7 +133,7 @@ void Links::send(Process& process, const Message& message, const host::PrivateFd
     return;
   }
   // To ourselves: the next task, so that nothing is entered twice.
-  auto* copy = new host::PrivateFd(attachment ? fcntl(attachment->get(), F_DUPFD_CLOEXEC, 3) : -1);
+  auto* copy = new host::PrivateFd(attachment ? host::raw::duplicate(attachment->get(), 0) : -1);
   const host::PeerId self = process.link->id();
   const bool accepted = control_->submit([this, self, message, copy] {
     this->message(self, std::as_bytes(std::span(&message, 1)), std::move(*copy));

@@ -86,12 +86,12 @@ class LinkRef {
 class Links final : public host::ControlEvents, public local::DatagramPaths {
  public:
   Links(Nic& nic, Engine& engine);
-  // Once, before anything else is asked.
-  void set_control(host::Control& control);
-
   // -- any thread --------------------------------------------------------------------------------
   // Looks for the peer of a queue pair that just went to RTR.
   void connect(QpNum qp);
+  // A datagram to a queue pair of this process should not wait for a way: opens the one to a slot of
+  // ours, and waits for it, though not long.
+  void open_own_datagrams(SlotNumber slot);
   // Within a reading section of the table of queue pairs.
   Path path_of(const qp::Operation& op) override;
   // Hands arrived datagrams to their queue pairs. Within a reading section.
@@ -131,6 +131,7 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
     bool datagrams = false;
   };
 
+  void started(host::Control& control) override;
   void peer_up(std::unique_ptr<host::Peer> peer) override;
   void peer_down(host::PeerId id) override;
   void slot_reached(SlotNumber slot, host::PeerId id) override;
@@ -168,6 +169,7 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
     std::atomic<bool> is_opening{false};
   };
   std::array<Way, kSlotCount> ways_;
+  std::atomic<std::uint32_t> ways_opened_{0};
 
   Mutex receivers_lock_;  // held while datagrams are taken
   std::vector<local::DatagramReceiver*> receivers_;
