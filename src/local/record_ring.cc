@@ -49,7 +49,10 @@ void RingWriter::publish(std::uint32_t units, std::uint8_t kind, std::uint8_t fl
   position_ += units;
 }
 
+// A writer that fills on and on would keep us here: one filler, to the end of the lap, then a
+// record.
 bool RingReader::peek(Unit& first, const std::byte*& payload, std::uint32_t& units) {
+  bool is_new_lap = false;
   while (!broken_ && has_record()) {
     const std::byte* record = at(position_);
     // The tag is an atomic of ours and stays out of the copy.
@@ -66,7 +69,9 @@ bool RingReader::peek(Unit& first, const std::byte*& payload, std::uint32_t& uni
     payload = record + kUnit;
     if (std::to_integer<std::uint8_t>(first.bytes[offsetof(RecordHead, kind)]) != kFiller)
       return true;
-    consume(units);
+    broken_ = is_new_lap || claimed != to_end;
+    is_new_lap = true;
+    if (!broken_) consume(units);
   }
   return false;
 }

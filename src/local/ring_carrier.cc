@@ -6,8 +6,9 @@
 namespace verbena::local {
 
 void RingCarrier::offer(Conduit conduit, PeerBell bell) {
+  responder_ = RingResponder(type_);
   responder_.offer(std::move(conduit));
-  bell_ = bell;
+  set_bell(bell);
 }
 
 void RingCarrier::attach(Conduit conduit) {
@@ -23,6 +24,11 @@ void RingCarrier::peer_absent() {
 void RingCarrier::close() {
   requester_.close();
   responder_.close();
+}
+
+void RingCarrier::give_up() {
+  close();
+  outbound_ = Outbound::kClosed;
 }
 
 void RingCarrier::issue(qp::SendWindow& window, qp::Budget& budget, Instant now) {
@@ -53,7 +59,8 @@ void RingCarrier::issue(qp::SendWindow& window, qp::Budget& budget, Instant now)
 void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, Instant now) {
   const bool was_lost = lost_;
   requester_.collect(window, budget, now);
-  if (outbound_ == Outbound::kAttached && requester_.is_closed()) outbound_ = Outbound::kClosed;
+  if (has_farewell())
+    outbound_ = outbound_ == Outbound::kAttached ? Outbound::kClosed : Outbound::kAbsent;
   // A peer that breaks the rules of the ring cannot be talked to: as if it had died.
   if (requester_.is_broken() || responder_.is_broken()) lost_ = true;
   if (was_lost || lost_) return fail_lost(window, now);
@@ -62,7 +69,7 @@ void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, Instant no
 
 // Not before the peer's last answers are taken.
 void RingCarrier::fail_lost(qp::SendWindow& window, Instant now) {
-  if (!requester_.has_answers() || requester_.is_broken()) window.peer_lost(now);
+  if (!requester_.has_answers()) window.peer_lost(now);
   deadline_.reset();
 }
 

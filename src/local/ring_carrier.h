@@ -31,14 +31,20 @@ class RingCarrier final : public qp::Carrier {
  public:
   explicit RingCarrier(qp::QpType type) : type_(type), requester_(type), responder_(type) {}
 
-  // Our conduit for the peer's requests, as offered to it.
+  // Once the peer's process is known, before the first offer() or attach().
+  void set_bell(PeerBell bell) { bell_ = bell; }
+  // Our conduit for the peer's requests, as offered to it; also instead of one that was not used.
   void offer(Conduit conduit, PeerBell bell);
-  bool is_offered() const { return responder_.is_offered(); }
   std::uint64_t offered_id() const { return responder_.conduit_id(); }
   // The peer's conduit for our requests.
   void attach(Conduit conduit);
-  bool is_attached() const { return outbound_ == Outbound::kAttached; }
   bool was_attached() const { return requester_.is_attached(); }
+  bool may_attach() const { return !requester_.is_attached() && outbound_ != Outbound::kClosed; }
+  // And the peer is still there.
+  bool is_attached() const { return outbound_ == Outbound::kAttached && !requester_.is_closed(); }
+  // Whoever took our conduit has left it; before, it may have sent something.
+  bool peer_left() const { return responder_.is_left(); }
+  bool was_used() const { return responder_.was_used(); }
   // The peer said, or its slot's emptiness says, that there is nobody connected to us there (yet).
   void peer_absent();
   void peer_lost() { lost_ = true; }
@@ -46,6 +52,8 @@ class RingCarrier final : public qp::Carrier {
   void set_timeout(Duration timeout) { timeout_ = timeout; }
   // Our queue pair takes no part any more.
   void close();
+  // It cannot be connected, for lack of memory: as if both had left.
+  void give_up();
 
   void issue(qp::SendWindow& window, qp::Budget& budget, Instant now) override;
   void collect(qp::SendWindow& window, qp::Budget& budget, Instant now) override;
@@ -55,14 +63,18 @@ class RingCarrier final : public qp::Carrier {
 
   // Something came since the last turn: a few loads.
   bool has_work() const {
-    return requester_.has_answers() || responder_.has_requests() ||
-           (outbound_ == Outbound::kAttached && requester_.is_closed());
+    return requester_.has_answers() || responder_.has_requests() || has_farewell();
   }
   // Rings the peer's bell if this turn left something for it.
   void ring_if_needed();
 
  private:
   enum class Outbound : std::uint8_t { kUnknown, kAbsent, kAttached, kClosed };
+  // The peer left, and we have not noticed.
+  bool has_farewell() const {
+    return outbound_ == Outbound::kAttached ? requester_.is_closed()
+                                            : outbound_ == Outbound::kUnknown && peer_left();
+  }
   void count_silence(qp::SendWindow& window, Instant now);
   void fail_lost(qp::SendWindow& window, Instant now);
 

@@ -44,14 +44,17 @@ bool RingRequester::is_closed() const {
 }
 
 bool RingRequester::has_answers() const {
-  return conduit_ && (conduit_.header().executed.load(std::memory_order_relaxed) != acknowledged_ ||
-                      responses_.has_record());
+  return conduit_ && !broken_ &&
+         (conduit_.header().executed.load(std::memory_order_relaxed) != acknowledged_ ||
+          responses_.has_record());
 }
 
 Signal RingRequester::take_signal() { return std::exchange(signal_, Signal::kNone); }
 
 void RingRequester::close() {
-  if (conduit_) conduit_.header().requester_closed.store(1, std::memory_order_release);
+  if (!conduit_ || std::exchange(closed_, true)) return;
+  conduit_.header().requester_closed.store(1, std::memory_order_release);
+  raise(signal_, Signal::kMessage);
 }
 
 void RingRequester::go_back() {
@@ -64,6 +67,9 @@ void RingRequester::issue(qp::SendWindow& window, qp::Budget& budget, Instant no
     const qp::Operation* op = window.next(now);
     if (!op) return;
     const qp::OpIndex index = op->index;
+    // The one before may have been flushed half-way.
+    if (index != sending_) sent_ = 0;
+    sending_ = index;
     switch (send(window, *op, budget)) {
       case Sent::kLater: return;
       case Sent::kEnded: sent_ = 0; break;
@@ -187,6 +193,8 @@ void RingRequester::take(const ResponseRecord& record, const std::byte* payload,
     case ResponseKind::kRefusal:
       if (record.answer == 0 || record.answer > static_cast<std::uint8_t>(qp::Answer::kOperation))
         break;
+      // What is refused may be on its way yet: that ends here.
+      if (sent_ != 0 && index == sending_) window.issued(now);
       window.answered(index, static_cast<qp::Answer>(record.answer), now, record.rnr_timer & 31);
       go_back();
       return;

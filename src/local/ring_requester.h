@@ -51,12 +51,14 @@ class RingRequester {
   Conduit conduit_;
   RingWriter requests_;
   RingReader responses_;
-  std::uint64_t sent_ = 0;  // bytes of the operation on its way
+  qp::OpIndex sending_;     // the operation on its way
+  std::uint64_t sent_ = 0;  // bytes of it
   std::uint32_t epoch_ = 0;
   std::uint32_t acknowledged_ = 0;
   qp::OpIndex reading_;         // the READ whose data come in
   std::uint64_t received_ = 0;  // bytes of it
   Signal signal_ = Signal::kNone;
+  bool closed_ = false;  // by us
   bool broken_ = false;
 };
 

@@ -38,7 +38,7 @@ void RingResponder::offer(Conduit conduit) {
 Signal RingResponder::take_signal() { return std::exchange(signal_, Signal::kNone); }
 
 void RingResponder::close() {
-  if (!conduit_) return;
+  if (!conduit_ || std::exchange(closed_, true)) return;
   conduit_.header().responder_closed.store(1, std::memory_order_release);
   raise(signal_, Signal::kMessage);
 }
@@ -55,6 +55,7 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
     Unit unit;
     std::uint32_t units = 0;
     if (!requests_.peek(unit, request.payload, units)) break;
+    used_ = true;
     std::memcpy(static_cast<void*>(&request.record), &unit, sizeof unit);
     const std::size_t room = units == 1 ? kInlineMax : (units - 1) * kUnit;
     if (request.record.piece_length > room) {
@@ -68,6 +69,7 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
     budget.take(request.record.piece_length);
     requests_.consume(units);
   }
+  stalled_ = stalled;
   broken_ |= requests_.is_broken() || responses_.is_broken();
   if (executed_ != published_) {
     published_ = executed_;

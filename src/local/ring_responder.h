@@ -26,7 +26,16 @@ class RingResponder {
 
   // True when there is more to do that needs no answer from the requester.
   bool serve(qp::Responder& responder, qp::Budget& budget);
-  bool has_requests() const { return conduit_ && requests_.has_record(); }
+  // Something lies there that serve() would take now.
+  bool has_requests() const {
+    return conduit_ && !closed_ && !broken_ && !stalled_ && requests_.has_record();
+  }
+  // The peer that took our conduit has left.
+  bool is_left() const {
+    return conduit_ && conduit_.header().requester_closed.load(std::memory_order_acquire) != 0;
+  }
+  // A request came, of whatever kind.
+  bool was_used() const { return used_; }
   // What the requester's process should hear since the last call.
   Signal take_signal();
   void close();
@@ -77,6 +86,9 @@ class RingResponder {
   std::uint32_t progress_ = 0;            // bytes of it
   bool dropping_ = false;                 // UC: the rest of this message is dropped
   Signal signal_ = Signal::kNone;
+  bool used_ = false;
+  bool stalled_ = false;  // until the requester makes room, and rings for it
+  bool closed_ = false;   // by us
   bool broken_ = false;
 };
 
