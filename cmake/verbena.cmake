@@ -159,10 +159,11 @@ function(verbena_layer)
         RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/fuzz")
       target_link_libraries(${name} PRIVATE ${target})
       target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-      # A few seconds as a test show that the fuzzer still runs; finding new things is for longer
-      # runs.
-      add_test(NAME ${name} COMMAND ${name} -max_total_time=5 -seed=1)
-      verbena_set_test_properties(${name} fuzz 60)
+      # A few seconds show that the fuzzer still runs; scripts/test --long gives it minutes.
+      add_test(NAME ${name} COMMAND sh -c
+        "exec $0 -max_total_time=\${VERBENA_FUZZ_SECONDS:-5} -artifact_prefix=${CMAKE_BINARY_DIR}/"
+        "$<TARGET_FILE:${name}>")
+      verbena_set_test_properties(${name} fuzz 600)
     endforeach()
   endif()
 endfunction()
