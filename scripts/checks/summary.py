@@ -83,7 +83,7 @@ def gtest_outcome(path, test):
         skipped = case.find("skipped")
         if failure is not None:
             message = (failure.get("message") or "").strip().splitlines()
-            outcome.failures.append((name, message[0] if message else "failed"))
+            outcome.failures.append((name, " ".join(message[:2]) or "failed"))
         elif skipped is not None:
             lines = (skipped.get("message") or "").strip().splitlines()
             outcome.skips.append((name, " ".join(lines[1:]) or "NO REASON GIVEN"))
