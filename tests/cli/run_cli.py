@@ -100,13 +100,15 @@ def devices(verbena):
     verbena.check("the table has them too", all(name in table.stdout for name in names), table)
     result = verbena("run", "ls", "/sys/class/infiniband")
     verbena.check("sysfs has them too", sorted(result.stdout.split()) == sorted(names), result)
-    if shutil.which("ibv_devices"):
-        result = verbena("run", "ibv_devices")
-        found = re.findall(r"^\s+(v\S+)\s+([0-9a-f]{16})$", result.stdout, re.MULTILINE)
-        wanted = [(device["name"], device["guid"].replace(":", "")) for device in listed]
-        verbena.check("ibv_devices has them too", found == wanted, result)
-    else:
-        verbena.check("ibv_devices is installed (ibverbs-utils)", False)
+    result = verbena("run", "ibv_devices")
+    found = re.findall(r"^\s+(v\S+)\s+([0-9a-f]{16})$", result.stdout, re.MULTILINE)
+    wanted = [(device["name"], device["guid"].replace(":", "")) for device in listed]
+    verbena.check("ibv_devices has them too", found == wanted, result)
+    result = verbena("run", "ibstat", "-l")
+    verbena.check("ibstat has them too", sorted(result.stdout.split()) == sorted(names), result)
+    result = verbena("run", "ibstat", "vrb_lo")
+    verbena.check("ibstat shows the port", re.search(r"State: Active\s+Physical state: LinkUp",
+                                                     result.stdout), result)
     for device in listed:
         show_gids(verbena, device)
 
