@@ -1,0 +1,17 @@
+// SPDX-License-Identifier: MIT
+#pragma once
+
+#include <vector>
+
+namespace probe {
+
+struct Scenario {
+  const char* name;
+  bool (*run)();
+};
+
+std::vector<Scenario> all_scenarios();
+std::vector<Scenario> process_scenarios();     // fork, exec, threads, exit
+std::vector<Scenario> descriptor_scenarios();  // descriptors, idleness, memory, places
+
+}  // namespace probe
