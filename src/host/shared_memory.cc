@@ -40,9 +40,11 @@ std::size_t whole_pages(std::size_t size) {
 
 int new_memfd() {
   constexpr unsigned kFlags = MFD_CLOEXEC | MFD_ALLOW_SEALING;
-  // Systems with vm.memfd_noexec = 2 insist on the seal, kernels before 6.3 do not know it.
+  // Systems with vm.memfd_noexec = 2 insist on the seal. Kernels before 6.3 do not know it, and
+  // filters that were written before may refuse it.
   const int fd = raw::memory_file("verbena", kFlags | MFD_NOEXEC_SEAL);
-  return fd < 0 && errno == EINVAL ? raw::memory_file("verbena", kFlags) : fd;
+  if (fd >= 0 || errno == EMFILE || errno == ENFILE || errno == ENOMEM) return fd;
+  return raw::memory_file("verbena", kFlags);
 }
 
 int new_memfd_above_limit() {
