@@ -92,6 +92,9 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   // A datagram to a queue pair of this process should not wait for a way: opens the one to a slot of
   // ours, and waits for it, though not long.
   void open_own_datagrams(SlotNumber slot);
+  // A datagram to a queue pair of this process should not wait for a way: opens the one to a slot of
+  // ours, and waits for it, though not long.
+  void open_own_datagrams(SlotNumber slot);
   // Within a reading section of the table of queue pairs.
   Path path_of(const qp::Operation& op) override;
   // Hands arrived datagrams to their queue pairs. Within a reading section.
@@ -169,6 +172,7 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
     std::atomic<bool> is_opening{false};
   };
   std::array<Way, kSlotCount> ways_;
+  std::atomic<std::uint32_t> ways_opened_{0};
   std::atomic<std::uint32_t> ways_opened_{0};
 
   Mutex receivers_lock_;  // held while datagrams are taken

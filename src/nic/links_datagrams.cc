@@ -3,6 +3,7 @@
 // for it.
 #include <algorithm>
 
+#include "base/futex.h"
 #include "base/log.h"
 #include "nic/engine.h"
 #include "nic/links.h"
@@ -14,6 +15,7 @@ namespace {
 
 // So many from one sender before the next has a turn.
 constexpr unsigned kTurn = 64;
+constexpr Duration kOwnWayPatience = Duration::milliseconds(500);
 
 }  // namespace
 
@@ -44,11 +46,29 @@ local::DatagramPaths::Path Links::path_of(const qp::Operation& op) {
   return path;
 }
 
+void Links::open_own_datagrams(SlotNumber slot) {
+  Way& way = ways_[slot.value];
+  if (way.sender.load(std::memory_order_acquire)) return;
+  if (way.is_opening.exchange(true)) return;
+  const bool accepted =
+      control_->submit([this, slot] { open_datagrams(slot, processes_.at(control_->id())); });
+  if (!accepted) return way.is_opening.store(false);
+  const Instant deadline = clock_now() + kOwnWayPatience;
+  for (;;) {
+    const std::uint32_t opened = ways_opened_.load(std::memory_order_acquire);
+    const Instant now = clock_now();
+    if (way.sender.load(std::memory_order_acquire) || now >= deadline) return;
+    futex_wait(ways_opened_, opened, FutexScope::kProcess, deadline - now);
+  }
+}
+
 void Links::open_datagrams(SlotNumber slot, Process& process) {
   process.slots.insert(slot);
   if (process.sender) {
     ways_[slot.value].sender.store(process.sender.get(), std::memory_order_release);
     ways_[slot.value].is_opening.store(false);
+    ways_opened_.fetch_add(1, std::memory_order_release);
+    futex_wake(ways_opened_, INT32_MAX, FutexScope::kProcess);
     wake_datagram_senders();
     return;
   }

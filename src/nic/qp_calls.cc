@@ -58,6 +58,7 @@ Result<Qp*, Error> create_qp(Pd& pd, const QpRequest& request) {
   auto* qp = new Qp(pd, request, *number);
   count_dependents(*qp, 1);
   nic.queue_pairs().insert(*number, qp);
+  if (request.type == qp::QpType::kUd) (*engine)->links().open_own_datagrams(number->slot());
   return qp;
 }
 
