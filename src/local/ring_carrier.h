@@ -38,7 +38,6 @@ class RingCarrier final : public qp::Carrier {
   std::uint64_t offered_id() const { return responder_.conduit_id(); }
   // The peer's conduit for our requests.
   void attach(Conduit conduit);
-  bool was_attached() const { return requester_.is_attached(); }
   bool may_attach() const { return !requester_.is_attached() && outbound_ != Outbound::kClosed; }
   // And the peer is still there.
   bool is_attached() const { return outbound_ == Outbound::kAttached && !requester_.is_closed(); }

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <cerrno>
 
 #include "base/log.h"
 #include "memory/fault_guard.h"
@@ -16,6 +17,7 @@ namespace verbena::nic {
 namespace {
 
 constexpr std::size_t kStackSize = 256 * 1024;
+constexpr std::size_t kStackSizeMax = 8 << 20;
 // So many polls in a row that find the NIC thread asleep make a lease: one wake-up costs as much as
 // these.
 constexpr std::uint32_t kPollsForLease = 64;
@@ -45,23 +47,30 @@ Instant clock_now() {
   return Instant::at(std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec);
 }
 
-bool Timers::add(Instant when, QpNum qp) {
+bool Timers::move(QpNum qp, Instant before, Instant when) {
   const std::lock_guard guard(lock_);
-  entries_.push({when, qp});
+  entries_.erase({before, qp});
+  entries_.insert({when, qp});
   if (when >= earliest()) return false;
   earliest_.store(when.nanoseconds(), std::memory_order_release);
   return true;
+}
+
+// The earliest time may now be one too early: then somebody looks for nothing, once.
+void Timers::remove(QpNum qp, Instant when) {
+  const std::lock_guard guard(lock_);
+  entries_.erase({when, qp});
 }
 
 std::vector<QpNum> Timers::take_due(Instant now) {
   std::vector<QpNum> due;
   if (earliest() > now) return due;
   const std::lock_guard guard(lock_);
-  while (!entries_.empty() && entries_.top().when <= now) {
-    due.push_back(entries_.top().qp);
-    entries_.pop();
+  while (!entries_.empty() && entries_.begin()->first <= now) {
+    due.push_back(entries_.begin()->second);
+    entries_.erase(entries_.begin());
   }
-  const Instant next = entries_.empty() ? Instant::never() : entries_.top().when;
+  const Instant next = entries_.empty() ? Instant::never() : entries_.begin()->first;
   earliest_.store(next.nanoseconds(), std::memory_order_release);
   return due;
 }
@@ -88,11 +97,17 @@ Result<Engine*, Error> Engine::start(Nic& nic) {
   sigset_t before;
   pthread_sigmask(SIG_SETMASK, &ours, &before);
   pthread_t thread{};
-  const int failed = pthread_create(&thread, &attributes, run_thread, engine.get());
+  int failed = pthread_create(&thread, &attributes, run_thread, engine.get());
+  if (failed == EINVAL) {
+    // A program with much thread-local storage needs a larger stack.
+    pthread_attr_setstacksize(&attributes, kStackSizeMax);
+    failed = pthread_create(&thread, &attributes, run_thread, engine.get());
+  }
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
   if (failed != 0) {
-    engine->control_->stop();
+    // A control thread that does not end goes on using what is here.
+    if (!engine->control_->stop()) static_cast<void>(engine.release());
     return refuse(Error::kNoRoom);
   }
   pthread_setname_np(thread, "verbena-nic");
@@ -208,7 +223,7 @@ bool Engine::answer_bells(Patience patience) {
 
 void Engine::take_turns(std::uint32_t index, Patience patience) {
   if (index == QpTable::kDatagramIndex) {
-    if (links_.receive_datagrams() == Links::Received::kMore) doorbell_->ring(index);
+    if (links_.receive_datagrams() == Links::Received::kMore) ring_again(index, patience);
     links_.resume_datagram_senders();
     return;
   }
@@ -218,11 +233,18 @@ void Engine::take_turns(std::uint32_t index, Patience patience) {
       guard.lock();
     } else if (!guard.try_lock()) {
       // Whoever holds it may have looked before this bell; so another turn.
-      doorbell_->ring(index);
+      ring_again(index, patience);
       return;
     }
-    if (qp.turn(clock_now())) doorbell_->ring(index);
+    if (qp.turn(clock_now())) ring_again(index, patience);
   });
+}
+
+// The NIC thread comes back by itself. A poller may go and wait for an event, while the NIC thread
+// found no bell, since the poller had taken it, and went to sleep.
+void Engine::ring_again(std::uint32_t index, Patience patience) {
+  if (patience == Patience::kSome) return doorbell_->ring(index);
+  doorbell_->ring_and_wake(index);
 }
 
 bool Engine::scan(Patience patience) {
@@ -243,13 +265,13 @@ bool Engine::scan(Patience patience) {
     }
     if (!qp->has_incoming()) continue;
     found = true;
-    if (qp->turn(clock_now())) doorbell_->ring(qp->number().index());
+    if (qp->turn(clock_now())) ring_again(qp->number().index(), patience);
   }
   if (links_.has_receivers()) {
     const QpTable::Reading reading(nic_.queue_pairs());
     const Links::Received received = links_.receive_datagrams();
     found |= received != Links::Received::kNone;
-    if (received == Links::Received::kMore) doorbell_->ring(QpTable::kDatagramIndex);
+    if (received == Links::Received::kMore) ring_again(QpTable::kDatagramIndex, patience);
   }
   return found;
 }
@@ -295,15 +317,15 @@ void Engine::settle_scanning() {
 
 void Engine::want_turn(QpNum qp) { doorbell_->ring_and_wake(qp.index()); }
 
-void Engine::note_deadline(Qp& qp) {
-  const std::optional<Instant> deadline = qp.deadline();
-  if (!deadline) {
-    qp.timer = Instant::never();
-    return;
-  }
-  if (*deadline >= qp.timer) return;  // the earlier entry looks again
-  qp.timer = *deadline;
-  if (timers_.add(*deadline, qp.number())) doorbell_->wake();
+void Engine::note_deadline(Qp& qp, Instant now) {
+  const std::optional<Instant> deadline = qp.deadline(now);
+  if (!deadline || *deadline >= qp.timer) return;  // the earlier entry looks again
+  const Instant before = std::exchange(qp.timer, *deadline);
+  if (timers_.move(qp.number(), before, *deadline)) doorbell_->wake();
+}
+
+void Engine::forget_deadline(Qp& qp) {
+  timers_.remove(qp.number(), std::exchange(qp.timer, Instant::never()));
 }
 
 void Engine::fire_timers(Instant now) {

@@ -15,7 +15,8 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
-#include <queue>
+#include <set>
+#include <utility>
 #include <vector>
 
 #include "base/mutex.h"
@@ -34,23 +35,20 @@ class Qp;
 
 Instant clock_now();
 
-// Deadlines of queue pairs. An entry that is no longer the queue pair's own does nothing.
+// Deadlines of queue pairs, one for each. An entry that is no longer the queue pair's own does
+// nothing.
 class Timers {
  public:
-  // True when it is now the earliest.
-  bool add(Instant when, QpNum qp);
+  // `before`: its entry so far, or never. True when it is now the earliest.
+  bool move(QpNum qp, Instant before, Instant when);
+  void remove(QpNum qp, Instant when);
   Instant earliest() const { return Instant::at(earliest_.load(std::memory_order_acquire)); }
   // Takes those that are due.
   std::vector<QpNum> take_due(Instant now);
 
  private:
-  struct Entry {
-    Instant when;
-    QpNum qp;
-    bool operator>(const Entry& other) const { return when > other.when; }
-  };
   Mutex lock_;
-  std::priority_queue<Entry, std::vector<Entry>, std::greater<>> entries_;
+  std::set<std::pair<Instant, QpNum>> entries_;
   std::atomic<std::int64_t> earliest_{Instant::never().nanoseconds()};
 };
 
@@ -71,7 +69,8 @@ class Engine {
   // A queue pair wants a turn soon, from whoever drives; wakes the NIC thread if nobody does.
   void want_turn(QpNum qp);
   // With the queue pair's lock, after anything that may have changed its deadline.
-  void note_deadline(Qp& qp);
+  void note_deadline(Qp& qp, Instant now);
+  void forget_deadline(Qp& qp);
 
  private:
   explicit Engine(Nic& nic) : nic_(nic), links_(nic, *this) {}
@@ -86,6 +85,7 @@ class Engine {
   void settle_scanning();
   void fire_timers(Instant now);
   void take_turns(std::uint32_t index, Patience patience);
+  void ring_again(std::uint32_t index, Patience patience);
   bool is_leased();
   void nap_while_leased();
   void sleep_until_rung();

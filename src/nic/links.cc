@@ -30,20 +30,33 @@ void Links::started(host::Control& control) {
 }
 
 void Links::connect(QpNum qp) {
-  const bool accepted = control_->submit([this, qp] {
+  const std::lock_guard guard(looking_lock_);
+  looking_.push_back(qp);
+  // One task for all: a program may connect faster than the control thread, which keeps a limited
+  // number of them.
+  const bool is_asked = looking_.size() > 1;
+  if (!is_asked && !control_->submit([this] { look_for_peers(); })) looking_.clear();
+}
+
+void Links::look_for_peers() {
+  std::vector<QpNum> all;
+  {
+    const std::lock_guard guard(looking_lock_);
+    all = std::exchange(looking_, {});
+  }
+  for (const QpNum number : all) {
     QpNum peer;
     {
       const QpTable::Reading reading(nic_.queue_pairs());
-      Qp* found = nic_.queue_pairs().find(qp);
-      if (!found) return;
-      const std::lock_guard guard(found->pair.lock());
-      if (found->connecting != Connecting::kLooking) return;
-      peer = found->pair.attributes().destination;
+      Qp* qp = nic_.queue_pairs().find(number);
+      if (!qp) continue;
+      const std::lock_guard guard(qp->pair.lock());
+      if (qp->connecting != Connecting::kLooking) continue;
+      peer = qp->pair.attributes().destination;
     }
-    waiting_[peer.slot()].connects.insert(qp);
+    waiting_[peer.slot()].connects.insert(number);
     look_for(peer.slot());
-  });
-  if (!accepted) LOG_ERROR("the control thread has too much to do: QP 0x%x stays alone", qp.value);
+  }
 }
 
 void Links::look_for(SlotNumber slot) { control_->connect(slot); }
@@ -64,7 +77,7 @@ void Links::reached(SlotNumber slot, Process& process) {
   const Waiting waiting = std::move(found->second);
   waiting_.erase(found);
   for (const QpNum qp : waiting.connects)
-    offer(qp, process, false);
+    offer(qp, slot, process, false);
   if (waiting.datagrams) open_datagrams(slot, process);
 }
 
@@ -76,7 +89,7 @@ void Links::slot_unreachable(SlotNumber slot, host::Refusal why) {
   waiting_.erase(found);
   LOG_INFO("slot %u: %s", slot.value, host::to_string(why));
   for (const QpNum qp : waiting.connects)
-    absent(qp);
+    absent(qp, slot);
   if (waiting.datagrams) {
     Way& way = ways_[slot.value];
     way.closed_until.store((clock_now() + Duration::seconds(1)).nanoseconds());
@@ -85,22 +98,34 @@ void Links::slot_unreachable(SlotNumber slot, host::Refusal why) {
   }
 }
 
-void Links::absent(QpNum number) {
+void Links::absent(QpNum number, SlotNumber slot) {
   const QpTable::Reading reading(nic_.queue_pairs());
   Qp* qp = nic_.queue_pairs().find(number);
   if (!qp) return;
   const std::lock_guard guard(qp->pair.lock());
-  if (!qp->ring() || qp->connecting == Connecting::kNot) return;
+  const bool is_looked_for =
+      qp->connecting == Connecting::kLooking && qp->pair.attributes().destination.slot() == slot;
+  if (!is_looked_for) return;
   qp->connecting = Connecting::kRefused;
   qp->ring()->peer_absent();
   engine_.want_turn(number);
 }
 
-void Links::offer(QpNum number, Process& process, bool again) {
+// The peer may have its half of the connection already: it shall not wait for ours.
+void Links::give_up(QpNum number) {
+  const QpTable::Reading reading(nic_.queue_pairs());
+  Qp* qp = nic_.queue_pairs().find(number);
+  if (!qp) return;
+  const std::lock_guard guard(qp->pair.lock());
+  if (qp->ring()) qp->ring()->give_up();
+  engine_.want_turn(number);
+}
+
+void Links::offer(QpNum number, SlotNumber slot, Process& process, bool again) {
   auto created = host::SharedMemory::create(local::kConduitSize, host::Backing::kWhenTouched);
   if (!created) {
     LOG_ERROR("no memory for a conduit: %s", host::to_string(created.error()));
-    return absent(number);
+    return give_up(number);
   }
   Message message{.kind = MessageKind::kOffer,
                   .from_qp = number.value,
@@ -113,8 +138,8 @@ void Links::offer(QpNum number, Process& process, bool again) {
     if (!qp) return;
     const std::lock_guard guard(qp->pair.lock());
     const bool wanted = qp->connecting == (again ? Connecting::kRefused : Connecting::kLooking);
-    if (!wanted || !takes_part(qp->pair.state())) return;
     const QpNum peer = qp->pair.attributes().destination;
+    if (!wanted || !takes_part(qp->pair.state()) || peer.slot() != slot) return;
     message.to_qp = peer.value;
     message.qp_type = static_cast<std::uint32_t>(qp->pair.config().type);
     qp->connecting = Connecting::kOffered;
@@ -132,14 +157,25 @@ void Links::send(Process& process, const Message& message, const host::PrivateFd
     static_cast<void>(control_->send(process.link->id(), bytes, attachment));
     return;
   }
-  // To ourselves: the next task, so that nothing is entered twice.
-  auto* copy = new host::PrivateFd(attachment ? host::raw::duplicate(attachment->get(), 0) : -1);
-  const host::PeerId self = process.link->id();
-  const bool accepted = control_->submit([this, self, message, copy] {
-    this->message(self, std::as_bytes(std::span(&message, 1)), std::move(*copy));
-    delete copy;
-  });
-  if (!accepted) delete copy;
+  // To ourselves: one after the other, so that nothing is entered twice.
+  to_self_.push_back(
+      {message, host::PrivateFd(attachment ? host::raw::duplicate(attachment->get(), 0) : -1)});
+  if (!is_hearing_self_) hear_self();
+}
+
+void Links::hear_self() {
+  // Also when there is no memory on the way.
+  struct Flag {
+    explicit Flag(bool& what) : is_set(what) { is_set = true; }
+    ~Flag() { is_set = false; }
+    bool& is_set;
+  };
+  const Flag flag(is_hearing_self_);
+  while (!to_self_.empty()) {
+    OwnMessage next = std::move(to_self_.front());
+    to_self_.pop_front();
+    message(control_->id(), std::as_bytes(std::span(&next.message, 1)), std::move(next.attachment));
+  }
 }
 
 bool Links::may_speak_for(const Process& process, QpNum number) const {
@@ -165,44 +201,60 @@ void Links::message(host::PeerId from, std::span<const std::byte> bytes,
 void Links::take_offer(Process& from, const Message& offered, host::PrivateFd attachment) {
   const QpNum ours{offered.to_qp};
   const QpNum theirs{offered.from_qp};
-  bool offer_again = false;
-  bool taken = false;
+  Taken taken = Taken::kNo;
   if (may_speak_for(from, theirs)) {
     auto memory = host::SharedMemory::adopt(attachment, local::kConduitSize);
     local::Conduit conduit =
         memory ? local::Conduit::accept(std::move(*memory), offered.conduit_id) : local::Conduit();
     const QpTable::Reading reading(nic_.queue_pairs());
-    Qp* qp = nic_.queue_pairs().find(ours);
-    if (qp && conduit && conduit.header().responder_closed.load() == 0) {
+    if (Qp* qp = nic_.queue_pairs().find(ours)) {
       const std::lock_guard guard(qp->pair.lock());
-      const bool fits = takes_part(qp->pair.state()) && qp->ring() &&
-                        qp->pair.attributes().destination == theirs &&
-                        static_cast<std::uint32_t>(qp->pair.config().type) == offered.qp_type;
-      if (fits && !qp->ring()->was_attached()) {
-        qp->ring()->attach(std::move(conduit));
-        // Our own offer may be on its way yet, and the peer die before.
-        qp->link = from.link;
-        offer_again = qp->connecting == Connecting::kRefused;
-        taken = true;
-        engine_.want_turn(ours);
-      }
+      taken = attach(*qp, from, offered, std::move(conduit));
     }
   }
-  if (offer_again) return offer(ours, from, true);
-  if (taken) return;
+  if (taken == Taken::kYes) return;
+  if (taken == Taken::kOfferOurs) return offer(ours, theirs.slot(), from, true);
   Message refusal = offered;
   refusal.kind = MessageKind::kNotReady;
   std::swap(refusal.from_qp, refusal.to_qp);
   send(from, refusal, nullptr);
 }
 
+Links::Taken Links::attach(Qp& qp, Process& from, const Message& offered, local::Conduit conduit) {
+  const QpNum theirs{offered.from_qp};
+  const bool fits = takes_part(qp.pair.state()) && qp.connecting != Connecting::kNot &&
+                    qp.pair.attributes().destination == theirs &&
+                    static_cast<std::uint32_t>(qp.pair.config().type) == offered.qp_type;
+  if (!fits || !qp.ring()->may_attach()) return Taken::kNo;
+  engine_.want_turn(qp.number());
+  if (!conduit) {
+    LOG_ERROR("the conduit of QP 0x%x cannot be mapped", theirs.value);
+    qp.ring()->give_up();
+    return Taken::kNo;
+  }
+  // It left again: what it took of ours says so, too.
+  if (conduit.header().responder_closed.load() != 0) return Taken::kNo;
+  // Whoever took our conduit before left and started over. It gets another, unless it used the
+  // first.
+  if (qp.ring()->peer_left()) {
+    if (qp.ring()->was_used()) return Taken::kNo;
+    qp.connecting = Connecting::kRefused;
+  }
+  // Our own offer may be on its way yet, and the peer die before.
+  qp.link = from.link;
+  qp.ring()->set_bell({&qp.link->doorbell(), theirs.index()});
+  qp.ring()->attach(std::move(conduit));
+  return qp.connecting == Connecting::kRefused ? Taken::kOfferOurs : Taken::kYes;
+}
+
 void Links::take_not_ready(Process& from, const Message& refusal) {
   const QpNum ours{refusal.to_qp};
+  const QpNum theirs{refusal.from_qp};
   bool offer_again = false;
   {
     const QpTable::Reading reading(nic_.queue_pairs());
     Qp* qp = nic_.queue_pairs().find(ours);
-    if (!qp || !may_speak_for(from, QpNum{refusal.from_qp})) return;
+    if (!qp || !may_speak_for(from, theirs)) return;
     const std::lock_guard guard(qp->pair.lock());
     const bool is_ours = qp->connecting == Connecting::kOffered && qp->ring() &&
                          qp->ring()->offered_id() == refusal.conduit_id;
@@ -213,7 +265,7 @@ void Links::take_not_ready(Process& from, const Message& refusal) {
     qp->ring()->peer_absent();
     engine_.want_turn(ours);
   }
-  if (offer_again) offer(ours, from, true);
+  if (offer_again) offer(ours, theirs.slot(), from, true);
 }
 
 void Links::peer_down(host::PeerId id) {

@@ -18,6 +18,7 @@
 #include <array>
 #include <atomic>
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <memory>
 #include <mutex>
@@ -89,11 +90,8 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   // -- any thread --------------------------------------------------------------------------------
   // Looks for the peer of a queue pair that just went to RTR.
   void connect(QpNum qp);
-  // A datagram to a queue pair of this process should not wait for a way: opens the one to a slot of
-  // ours, and waits for it, though not long.
-  void open_own_datagrams(SlotNumber slot);
-  // A datagram to a queue pair of this process should not wait for a way: opens the one to a slot of
-  // ours, and waits for it, though not long.
+  // A datagram to a queue pair of this process should not wait for a way: opens the one to a slot
+  // of ours, and waits for it, though not long.
   void open_own_datagrams(SlotNumber slot);
   // Within a reading section of the table of queue pairs.
   Path path_of(const qp::Operation& op) override;
@@ -143,12 +141,18 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
                host::PrivateFd attachment) override;
   void tick(Instant) override {}
 
+  void look_for_peers();
   void look_for(SlotNumber slot);
   void reached(SlotNumber slot, Process& process);
-  void offer(QpNum number, Process& process, bool again);
-  void absent(QpNum number);
+  // `slot` is the one that was looked for: the queue pair may send to another one by now.
+  void offer(QpNum number, SlotNumber slot, Process& process, bool again);
+  void absent(QpNum number, SlotNumber slot);
+  void give_up(QpNum number);
   void send(Process& process, const Message& message, const host::PrivateFd* attachment);
+  void hear_self();
   void take_offer(Process& from, const Message& offer, host::PrivateFd attachment);
+  enum class Taken : std::uint8_t { kNo, kYes, kOfferOurs };
+  Taken attach(Qp& qp, Process& from, const Message& offered, local::Conduit conduit);
   void take_not_ready(Process& from, const Message& refusal);
   void offer_datagrams(Process& to);
   void take_datagrams(Process& from, const Message& offer, host::PrivateFd attachment);
@@ -163,6 +167,15 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   host::Control* control_ = nullptr;
   std::map<host::PeerId, Process> processes_;  // the control thread's
   std::map<SlotNumber, Waiting> waiting_;      // the control thread's
+  struct OwnMessage {
+    Message message;
+    host::PrivateFd attachment;
+  };
+  std::deque<OwnMessage> to_self_;  // the control thread's
+  bool is_hearing_self_ = false;
+
+  Mutex looking_lock_;
+  std::vector<QpNum> looking_;  // those that went to RTR since the control thread looked
 
   // The way of datagrams to each slot, for senders.
   struct Way {
@@ -172,7 +185,6 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
     std::atomic<bool> is_opening{false};
   };
   std::array<Way, kSlotCount> ways_;
-  std::atomic<std::uint32_t> ways_opened_{0};
   std::atomic<std::uint32_t> ways_opened_{0};
 
   Mutex receivers_lock_;  // held while datagrams are taken

@@ -75,11 +75,11 @@ bool Qp::send(Instant now) {
   if (!carrier) return false;
   qp::Budget budget;
   carrier->issue(pair.window(), budget, now);
-  after_turn();
+  after_turn(now);
   return budget.spent();
 }
 
-void Qp::after_turn() {
+void Qp::after_turn(Instant now) {
   if (ring_) {
     if (pair.state() == qp::QpState::kError) ring_->close();
     ring_->ring_if_needed();
@@ -87,14 +87,16 @@ void Qp::after_turn() {
   const bool waits = ring_ ? pair.window().has_outstanding()
                            : datagrams_ && datagrams_->next_deadline().has_value();
   awaits_answer.store(waits, std::memory_order_relaxed);
-  engine_->note_deadline(*this);
+  engine_->note_deadline(*this, now);
 }
 
-std::optional<Instant> Qp::deadline() {
+std::optional<Instant> Qp::deadline(Instant now) {
   std::optional<Instant> earliest;
   if (ring_) earliest = ring_->next_deadline();
   if (datagrams_) earliest = datagrams_->next_deadline();
-  const std::optional<Instant> resume = pair.window().resume_at();
+  std::optional<Instant> resume = pair.window().resume_at();
+  // A timer that is over and was not used waits for something else, and that gives a turn.
+  if (resume && *resume <= now) resume.reset();
   if (!earliest || (resume && *resume < *earliest)) earliest = resume ? resume : earliest;
   return earliest;
 }
@@ -122,6 +124,7 @@ void Qp::end_connection() {
   }
   connecting = Connecting::kNot;
   link = LinkRef();
+  engine_->forget_deadline(*this);
 }
 
 void Qp::qp_event(QpNum, qp::QpEvent event) {

@@ -43,8 +43,8 @@ class Qp final : qp::QpEvents {
   bool turn(Instant now);
   // Sends what was just posted; true as turn().
   bool send(Instant now);
-  // When it wants a turn although nothing comes.
-  std::optional<Instant> deadline();
+  // When it wants a turn although nothing comes; asked after a turn at `now`.
+  std::optional<Instant> deadline(Instant now);
   // Something came that nobody has looked at.
   bool has_incoming() const { return ring_ && ring_->has_work(); }
 
@@ -67,7 +67,7 @@ class Qp final : qp::QpEvents {
 
  private:
   void qp_event(QpNum number, qp::QpEvent event) override;
-  void after_turn();
+  void after_turn(Instant now);
 
   Pd* pd_;
   Cq* send_cq_;

@@ -85,7 +85,7 @@ class Node {
     a.path.port = 1;
     a.path.destination = world.context->gids().at(0);
     a.reads_in_max = a.reads_out_max = 16;
-    a.timeout = 10;
+    a.timeout = timeout;
     a.retry_count = 3;
     a.rnr_retry = 7;
     a.rnr_timer = 1;
@@ -153,6 +153,7 @@ class Node {
   Cq* cq = nullptr;
   Qp* qp = nullptr;
   Mr* mr = nullptr;
+  std::uint8_t timeout = 10;
 };
 
 }  // namespace verbena::nic
