@@ -46,6 +46,9 @@ class EventQueue {
   // Takes back what nobody has fetched, when `gone(event)` says so.
   template <class Predicate>
   void withdraw(Predicate gone);
+  // In a child after fork: under the same number, which the program knows, a descriptor that the
+  // parent does not have. False: there is none left.
+  bool leave_parent();
 
  private:
   explicit EventQueue(int fd) : fd_(fd) {}

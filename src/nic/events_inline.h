@@ -34,6 +34,16 @@ bool EventQueue<Event>::is_still_ours() const {
 }
 
 template <class Event>
+bool EventQueue<Event>::leave_parent() {
+  if (!is_still_ours()) return true;
+  const int fresh = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC | (fcntl(fd_, F_GETFL) & O_NONBLOCK));
+  if (fresh < 0) return false;
+  const bool is_done = dup3(fresh, fd_, O_CLOEXEC) == fd_;
+  close(fresh);
+  return is_done;
+}
+
+template <class Event>
 void EventQueue<Event>::push(const Event& event) {
   // The count changes with what waits, so that a withdrawal finds both.
   const std::lock_guard guard(lock_);

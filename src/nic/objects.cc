@@ -3,8 +3,10 @@
 #include "nic/objects.h"
 
 #include <algorithm>
+#include <mutex>
 #include <utility>
 
+#include "base/mutex.h"
 #include "host/interfaces.h"
 #include "nic/nic.h"
 
@@ -46,7 +48,16 @@ Result<std::unique_ptr<Context>, Error> Context::open(const Device& device) {
   return std::unique_ptr<Context>(new Context(device, std::move(*async), Nic::current()));
 }
 
-bool Context::is_usable() const { return nic_->in_owner(); }
+bool Context::is_usable() { return nic().in_owner() || move_to_child(); }
+
+bool Context::move_to_child() {
+  static constinit Mutex moving;
+  const std::lock_guard guard(moving);
+  if (nic().in_owner()) return true;
+  if (objects_.load(std::memory_order_relaxed) != 0 || !async_->leave_parent()) return false;
+  nic_.store(&Nic::current(), std::memory_order_relaxed);
+  return true;
+}
 
 std::vector<Gid> Context::gids() const {
   for (Device& device : devices()) {
@@ -74,12 +85,14 @@ Result<Pd*, Error> alloc_pd(Context& context) {
   auto* pd = new Pd;
   pd->context = &context;
   pd->id = nic.new_domain();
+  context.count_objects(1);
   return pd;
 }
 
 Result<void, Error> dealloc_pd(Pd* pd) {
   if (pd->dependents.load() != 0) return refuse(Error::kBusy);
   if (pd->context->is_usable()) pd->context->nic().counts().domains.fetch_sub(1);
+  pd->context->count_objects(-1);
   delete pd;
   return {};
 }

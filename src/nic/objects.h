@@ -52,18 +52,23 @@ class Context {
 
   const Device& device() const { return device_; }
   EventQueue<AsyncEvent>& async_events() { return *async_; }
-  Nic& nic() { return *nic_; }
-  // False in a child after fork. One load.
-  bool is_usable() const;
+  Nic& nic() { return *nic_.load(std::memory_order_relaxed); }
+  // False in a child after fork, but for a context on which nothing was made: that one is the
+  // child's own from its first use there on, so that daemon(3) after opening works. Two loads.
+  bool is_usable();
+  // Something was made on it, or is gone again: counted by domains, completion queues, channels.
+  void count_objects(int by) { objects_.fetch_add(by, std::memory_order_relaxed); }
   // Fresh from the interface: addresses change while a device is open.
   std::vector<Gid> gids() const;
   bool port_is_up() const;
 
  private:
   Context(const Device& device, std::unique_ptr<EventQueue<AsyncEvent>> async, Nic& nic);
+  bool move_to_child();
   Device device_;
   std::unique_ptr<EventQueue<AsyncEvent>> async_;
-  Nic* nic_;
+  std::atomic<Nic*> nic_;
+  std::atomic<int> objects_{0};
 };
 
 // Blocks as the descriptor does. The event is counted as delivered to its object.

@@ -15,11 +15,13 @@ Result<Channel*, Error> create_channel(Context& context) {
   auto* channel = new Channel;
   channel->context = &context;
   channel->queue = std::move(*queue);
+  context.count_objects(1);
   return channel;
 }
 
 Result<void, Error> destroy_channel(Channel* channel) {
   if (channel->dependents.load() != 0) return refuse(Error::kBusy);
+  channel->context->count_objects(-1);
   delete channel;
   return {};
 }
@@ -63,6 +65,7 @@ Result<Cq*, Error> create_cq(Context& context, std::uint32_t capacity, Channel* 
   }
   auto* cq = new Cq(context, capacity, channel, cookie);
   if (channel) channel->dependents.fetch_add(1);
+  context.count_objects(1);
   return cq;
 }
 
@@ -97,6 +100,7 @@ Result<void, Error> destroy_cq(Cq* cq) {
     context.nic().counts().completion_queues.fetch_sub(1);
   }
   if (cq->channel) cq->channel->dependents.fetch_sub(1);
+  context.count_objects(-1);
   delete cq;
   return {};
 }
