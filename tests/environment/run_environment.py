@@ -158,6 +158,10 @@ def filters(report, places):
         for call in NEEDED:
             words = [deny, "-e", str(error), call, *pair]
             report.case(f"{os.strerror(error)}: {call}", lambda: must_refuse(places, words))
+    # Our descriptors lie in the program's table then.
+    for scenario in ("closed-before", "closed-connected", "fork", "spawn", "fork-threads", "idle"):
+        words = [deny, "close_range", "unshare", "--", places.path("probe"), scenario]
+        report.case(f"no table of our own: {scenario}", lambda: run(places, words) and None)
     no_memory_access = [deny, "userfaultfd", "process_vm_readv", "process_vm_writev", "--"]
     unmodified(report, places, "without userfaultfd and process_vm_*", no_memory_access)
 
