@@ -71,8 +71,24 @@ void build_grh(const DatagramRecord& record, std::span<std::byte, kGrhSize> out)
   std::memcpy(out.data(), grh, kGrhSize);
 }
 
-DatagramSender::DatagramSender(Conduit conduit, PeerBell bell)
-    : conduit_(std::move(conduit)), writer_(conduit_.request_writer()), bell_(bell) {}
+DatagramSender::DatagramSender(Conduit conduit, PeerBell bell, std::atomic<bool>& room_wanted)
+    : conduit_(std::move(conduit)),
+      writer_(conduit_.request_writer()),
+      bell_(bell),
+      room_wanted_(room_wanted) {}
+
+// Null when there is none.
+std::byte* DatagramSender::room(std::uint32_t units, Instant now) {
+  std::byte* memory = writer_.reserve(units);
+  if (!memory) {
+    // Said before the second look, so that room that comes after it finds it said.
+    room_wanted_.store(true, std::memory_order_seq_cst);
+    memory = writer_.reserve(units);
+  }
+  if (!memory && !is_full_) full_since_ = now;
+  is_full_ = !memory;
+  return memory;
+}
 
 DatagramReceiver::DatagramReceiver(Conduit conduit, PeerBell bell)
     : conduit_(std::move(conduit)), reader_(conduit_.request_reader()), bell_(bell) {}
@@ -80,7 +96,7 @@ DatagramReceiver::DatagramReceiver(Conduit conduit, PeerBell bell)
 void DatagramCarrier::issue(qp::SendWindow& window, qp::Budget& budget, Instant now) {
   while (!budget.spent()) {
     const qp::Operation* op = window.next(now);
-    if (!op) break;
+    if (!op) return deadline_.reset();
     const qp::OpIndex index = op->index;
     const std::uint64_t length = op->length;
     switch (send(window, *op, now)) {
@@ -96,20 +112,17 @@ void DatagramCarrier::issue(qp::SendWindow& window, qp::Budget& budget, Instant 
   }
 }
 
-// A datagram waits a while, then it is lost.
-DatagramCarrier::Outcome DatagramCarrier::hold(Instant now, Duration patience) {
-  if (!deadline_) deadline_ = now + patience;
-  return now < *deadline_ ? Outcome::kLater : Outcome::kGone;
-}
-
 DatagramCarrier::Outcome DatagramCarrier::send(qp::SendWindow& window, const qp::Operation& op,
                                                Instant now) {
   const DatagramPaths::Path path = paths_.path_of(op);
-  if (path.state == DatagramPaths::Path::State::kOpening) return hold(now, kOpeningPatience);
+  if (path.state == DatagramPaths::Path::State::kOpening) {
+    deadline_ = path.opening_since + kOpeningPatience;
+    return now < *deadline_ ? Outcome::kLater : Outcome::kGone;
+  }
   if (path.state == DatagramPaths::Path::State::kNone || op.length > kDatagramMax)
     return Outcome::kGone;
   const auto sent = path.sender->send(
-      static_cast<std::uint32_t>(op.length),
+      static_cast<std::uint32_t>(op.length), now,
       [&](DatagramRecord& record, std::span<std::byte> payload) {
         record.source_qp = self_.value;
         record.destination_qp = op.remote_qp.value;
@@ -125,9 +138,11 @@ DatagramCarrier::Outcome DatagramCarrier::send(qp::SendWindow& window, const qp:
       });
   switch (sent) {
     case DatagramSender::Outcome::kSent: path.sender->notify(); return Outcome::kGone;
-    case DatagramSender::Outcome::kFull: return hold(now, kPatience);
+    case DatagramSender::Outcome::kFull:
+      if (!deadline_ || *deadline_ <= now) deadline_ = now + DatagramSender::kPatience;
+      return Outcome::kLater;
     case DatagramSender::Outcome::kRefused: return Outcome::kEnded;
-    case DatagramSender::Outcome::kBroken: break;
+    case DatagramSender::Outcome::kLost: break;
   }
   return Outcome::kGone;
 }

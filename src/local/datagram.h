@@ -4,9 +4,11 @@
 // is free at once.
 //
 // A full ring holds the sender back as a lossless link would, but not for long: a receiver that
-// does not take anything for kPatience loses datagrams, as UD may (IBTA vol 1, 9.8.3).
+// does not take anything for kPatience loses what comes then, as UD may (IBTA vol 1, 9.8.3), until
+// it takes something again.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -31,16 +33,22 @@ void build_grh(const DatagramRecord& record, std::span<std::byte, kGrhSize> out)
 // Many queue pairs of the process write; each takes the lock for one datagram.
 class DatagramSender {
  public:
-  DatagramSender(Conduit conduit, PeerBell bell);
+  static constexpr Duration kPatience = Duration::milliseconds(200);
+
+  // `room_wanted` is set when somebody found no room: whoever hears of room lets everybody try.
+  DatagramSender(Conduit conduit, PeerBell bell, std::atomic<bool>& room_wanted);
   // A record of `length` bytes of payload is written by fill(record, payload), which may refuse.
-  // kFull: later.
-  enum class Outcome : std::uint8_t { kSent, kFull, kRefused, kBroken };
+  // kFull: later. kLost: it was full for too long, or the receiver broke the rules of the ring.
+  enum class Outcome : std::uint8_t { kSent, kFull, kRefused, kLost };
   template <class Fill>
-  Outcome send(std::uint32_t length, Fill&& fill) {
+  Outcome send(std::uint32_t length, Instant now, Fill&& fill) {
     const std::lock_guard guard(lock_);
     const std::uint32_t units = units_for(length);
-    std::byte* memory = writer_.reserve(units);
-    if (!memory) return writer_.is_broken() ? Outcome::kBroken : Outcome::kFull;
+    std::byte* memory = room(units, now);
+    if (!memory) {
+      const bool is_lost = writer_.is_broken() || now >= full_since_ + kPatience;
+      return is_lost ? Outcome::kLost : Outcome::kFull;
+    }
     auto& record = *reinterpret_cast<DatagramRecord*>(memory);
     record.length = length;
     if (!fill(record, std::span(memory + kUnit, length))) return Outcome::kRefused;
@@ -50,10 +58,15 @@ class DatagramSender {
   void notify() { bell_.doorbell->notify(bell_.index); }
 
  private:
+  std::byte* room(std::uint32_t units, Instant now);
+
   Mutex lock_;
   Conduit conduit_;
   RingWriter writer_;
   PeerBell bell_;
+  std::atomic<bool>& room_wanted_;
+  bool is_full_ = false;
+  Instant full_since_;
 };
 
 // One thread at a time takes; the owner sees to that.
@@ -75,9 +88,9 @@ class DatagramReceiver {
       reader_.consume(units);
     }
     if (reader_.give_back()) bell_.doorbell->ring_and_wake(bell_.index);
-    return reader_.has_record() && !reader_.is_broken();
+    return has_datagram();
   }
-  bool has_datagram() const { return reader_.has_record(); }
+  bool has_datagram() const { return !reader_.is_broken() && reader_.has_record(); }
   std::uint64_t conduit_id() const { return conduit_.id(); }
 
  private:
@@ -92,6 +105,7 @@ class DatagramPaths {
   struct Path {
     enum class State : std::uint8_t { kOpen, kOpening, kNone } state = State::kNone;
     DatagramSender* sender = nullptr;  // when open; good while the caller runs
+    Instant opening_since;             // when opening
     Gid source;
     Gid destination;
     std::uint8_t traffic_class = 0;
@@ -116,16 +130,14 @@ class DatagramCarrier final : public qp::Carrier {
   bool quiesced() override { return true; }
 
  private:
-  static constexpr Duration kPatience = Duration::milliseconds(200);
   // Being connected to another process may take its NIC a while.
   static constexpr Duration kOpeningPatience = Duration::seconds(2);
   enum class Outcome : std::uint8_t { kGone, kLater, kEnded };
   Outcome send(qp::SendWindow& window, const qp::Operation& op, Instant now);
-  Outcome hold(Instant now, Duration patience);
 
   QpNum self_;
   DatagramPaths& paths_;
-  std::optional<Instant> deadline_;  // until when the oldest datagram waits for room
+  std::optional<Instant> deadline_;  // when the oldest datagram, which waits, is tried again
 };
 
 // Hands an arrived datagram to the queue pair it is for; the caller found it and holds its lock.

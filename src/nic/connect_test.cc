@@ -156,5 +156,25 @@ TEST_F(Connecting, ATimerThatNobodyWaitsForLeavesTheProcessIdle) {
   EXPECT_LT(cpu_while_idle(), kIdleMax);
 }
 
+// A datagram that waits for a way, and is flushed.
+TEST_F(Connecting, AFlushedDatagramLeavesTheProcessIdle) {
+  Node a(world, qp::QpType::kUd);
+  a.ready();
+  qp::AddressVector path{.destination = world.context->gids().at(0), .has_grh = true, .port = 1};
+  Ah* ah = *create_ah(*world.pd, path);
+  const Sge local = a.sge(0, 100);
+  qp::SendRequest request;
+  request.address_handle = ah->number;
+  request.remote_qp = {a.number().value ^ 1u << QpNum::kSlotShift};
+  request.sges = {&local, 1};
+  std::size_t posted = 0;
+  ASSERT_TRUE(post_send(*a.qp, {&request, 1}, posted));
+  ASSERT_TRUE(a.move(qp::QpState::kError).has_value());
+  EXPECT_EQ(a.wait(1).size(), 1u);
+  std::this_thread::sleep_for(std::chrono::milliseconds(2000));
+  EXPECT_LT(cpu_while_idle(), kIdleMax);
+  EXPECT_TRUE(destroy_ah(ah).has_value());
+}
+
 }  // namespace
 }  // namespace verbena::nic

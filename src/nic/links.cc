@@ -93,7 +93,7 @@ void Links::slot_unreachable(SlotNumber slot, host::Refusal why) {
   if (waiting.datagrams) {
     Way& way = ways_[slot.value];
     way.closed_until.store((clock_now() + Duration::seconds(1)).nanoseconds());
-    way.is_opening.store(false);
+    way.opening_since.store(0);
     wake_datagram_senders();
   }
 }
@@ -291,7 +291,7 @@ void Links::peer_down(host::PeerId id) {
   }
   for (const SlotNumber slot : process.slots) {
     ways_[slot.value].sender.store(nullptr);
-    ways_[slot.value].is_opening.store(false);
+    ways_[slot.value].opening_since.store(0);
   }
   nic_.queue_pairs().wait_for_readers();
 }

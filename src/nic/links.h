@@ -101,7 +101,7 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   bool has_receivers() const { return receiver_count_.load(std::memory_order_relaxed) != 0; }
   // Waits for whoever is taking some.
   bool has_datagrams();
-  // A receiver made room: those who wait for it try again. Within a reading section.
+  // A receiver may have made room: those who wait for it try again. Within a reading section.
   void resume_datagram_senders();
 
  private:
@@ -158,6 +158,8 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   void take_datagrams(Process& from, const Message& offer, host::PrivateFd attachment);
   void open_datagrams(SlotNumber slot, Process& process);
   void wake_datagram_senders();
+  // Within a reading section.
+  void let_datagrams_try();
   // With receivers_lock_, within a reading section.
   bool deliver_from(local::DatagramReceiver& receiver, unsigned most);
   bool may_speak_for(const Process& process, QpNum number) const;
@@ -182,10 +184,11 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
     std::atomic<local::DatagramSender*> sender{nullptr};
     std::atomic<std::int64_t> closed_until{
         0};  // nanoseconds: nobody was there, do not ask again before
-    std::atomic<bool> is_opening{false};
+    std::atomic<std::int64_t> opening_since{0};  // nanoseconds; 0: nobody asked for it
   };
   std::array<Way, kSlotCount> ways_;
   std::atomic<std::uint32_t> ways_opened_{0};
+  std::atomic<bool> room_wanted_{false};  // by a datagram
 
   Mutex receivers_lock_;  // held while datagrams are taken
   std::vector<local::DatagramReceiver*> receivers_;

@@ -34,26 +34,31 @@ local::DatagramPaths::Path Links::path_of(const qp::Operation& op) {
     path.state = Path::State::kOpen;
     return path;
   }
-  if (op.remote_qp.is_reserved() || way.closed_until.load() > clock_now().nanoseconds())
-    return path;
+  const Instant now = clock_now();
+  if (op.remote_qp.is_reserved() || way.closed_until.load() > now.nanoseconds()) return path;
   path.state = Path::State::kOpening;
-  if (way.is_opening.exchange(true)) return path;
+  std::int64_t since = 0;
+  const bool is_first = way.opening_since.compare_exchange_strong(since, now.nanoseconds());
+  path.opening_since = is_first ? now : Instant::at(since);
+  if (!is_first) return path;
   const bool accepted = control_->submit([this, slot] {
     waiting_[slot].datagrams = true;
     look_for(slot);
   });
-  if (!accepted) way.is_opening.store(false);
+  if (!accepted) way.opening_since.store(0);
   return path;
 }
 
 void Links::open_own_datagrams(SlotNumber slot) {
   Way& way = ways_[slot.value];
   if (way.sender.load(std::memory_order_acquire)) return;
-  if (way.is_opening.exchange(true)) return;
+  const Instant begin = clock_now();
+  std::int64_t since = 0;
+  if (!way.opening_since.compare_exchange_strong(since, begin.nanoseconds())) return;
   const bool accepted =
       control_->submit([this, slot] { open_datagrams(slot, processes_.at(control_->id())); });
-  if (!accepted) return way.is_opening.store(false);
-  const Instant deadline = clock_now() + kOwnWayPatience;
+  if (!accepted) return way.opening_since.store(0);
+  const Instant deadline = begin + kOwnWayPatience;
   for (;;) {
     const std::uint32_t opened = ways_opened_.load(std::memory_order_acquire);
     const Instant now = clock_now();
@@ -66,7 +71,7 @@ void Links::open_datagrams(SlotNumber slot, Process& process) {
   process.slots.insert(slot);
   if (process.sender) {
     ways_[slot.value].sender.store(process.sender.get(), std::memory_order_release);
-    ways_[slot.value].is_opening.store(false);
+    ways_[slot.value].opening_since.store(0);
     ways_opened_.fetch_add(1, std::memory_order_release);
     futex_wake(ways_opened_, INT32_MAX, FutexScope::kProcess);
     wake_datagram_senders();
@@ -115,7 +120,8 @@ void Links::take_datagrams(Process& from, const Message& offer, host::PrivateFd 
   local::Conduit conduit = local::Conduit::accept(std::move(*memory), offer.conduit_id);
   if (!conduit) return;
   from.sender = std::make_unique<local::DatagramSender>(
-      std::move(conduit), local::PeerBell{&from.link->doorbell(), QpTable::kDatagramIndex});
+      std::move(conduit), local::PeerBell{&from.link->doorbell(), QpTable::kDatagramIndex},
+      room_wanted_);
   const std::set<SlotNumber> slots = from.slots;
   for (const SlotNumber slot : slots)
     open_datagrams(slot, from);
@@ -123,7 +129,7 @@ void Links::take_datagrams(Process& from, const Message& offer, host::PrivateFd 
 
 void Links::wake_datagram_senders() {
   const QpTable::Reading reading(nic_.queue_pairs());
-  resume_datagram_senders();
+  let_datagrams_try();
 }
 
 Links::Received Links::receive_datagrams() {
@@ -146,11 +152,15 @@ bool Links::has_datagrams() {
 }
 
 void Links::resume_datagram_senders() {
+  const bool is_wanted = room_wanted_.load(std::memory_order_seq_cst) &&
+                         room_wanted_.exchange(false, std::memory_order_seq_cst);
+  if (is_wanted) let_datagrams_try();
+}
+
+// All of them: one that finds out just now that it must wait has not said so yet.
+void Links::let_datagrams_try() {
   nic_.queue_pairs().each([this](Qp& qp) {
-    const bool is_datagram = qp.pair.config().type == qp::QpType::kUd;
-    if (is_datagram && qp.awaits_answer.load(std::memory_order_relaxed)) {
-      engine_.want_turn(qp.number());
-    }
+    if (qp.pair.config().type == qp::QpType::kUd) engine_.want_turn(qp.number());
   });
 }
 
