@@ -331,8 +331,8 @@ class Chaos:
     def audit(self, staying):
         """Few are left: what they hold must be little, whatever happened before."""
         most = {
-            # Its own page; of each other process the page and the ways of datagrams, two.
-            "shared": 1 + 3 * (len(staying) - 1),
+            # Of each process the page and the ways of datagrams, two; of itself, too.
+            "shared": 3 * len(staying),
             "threads": 3,
         }
 

@@ -198,17 +198,18 @@ def users(report, places):
 
 
 def namespaces(report, places):
+    own = ["unshare", "--net"]
+    users_own = [*NOBODY, "unshare", "--user", "--map-root-user", "--net"]
     for name, words in (
-        ("a network namespace with a lo that is down", ["unshare", "--net"]),
-        ("the same, of an ordinary user", [*NOBODY, "unshare", "--user", "--map-root-user", "--net"]),
+        ("a network namespace with a lo that is down", own),
+        ("the same, of an ordinary user", users_own),
     ):
         if not can(words):
             report.skip(name, f"{' '.join(words)} is not allowed here")
             continue
         for probe in ("pair", "loopback", "fork"):
-            report.case(
-                f"{name}: {probe}", lambda: run(places, [*words, places.path("probe"), probe]) and None
-            )
+            program = [*words, places.path("probe"), probe]
+            report.case(f"{name}: {probe}", lambda: run(places, program) and None)
 
 
 def limits(report, places):

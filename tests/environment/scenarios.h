@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: MIT
+// The small programs of `probe`, by name.
 #pragma once
 
 #include <vector>
