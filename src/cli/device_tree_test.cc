@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "cli/device_tree.h"
 
+#include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -100,7 +101,7 @@ TEST(DeviceTree, LinksLeadSomewhere) {
       folder.erase(slash);
       target.erase(0, 3);
     }
-    const std::string wanted = folder + "/" + target;
+    const std::string wanted = fmt::format("{}/{}", folder, target);
     EXPECT_TRUE(std::ranges::any_of(entries,
                                     [&wanted](const TreeEntry& other) {
                                       return other.path == wanted ||

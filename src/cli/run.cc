@@ -12,6 +12,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -83,7 +84,9 @@ int Run::run(const std::vector<std::string>& program) {
     fmt::print(stderr, "verbena: {}\n", environment.error());
     return kFailed;
   }
-  if (!environment->warning.empty()) {
+  const char* log = std::getenv("VERBENA_LOG");
+  const bool is_silent = log && std::string_view(log) == "none";
+  if (!environment->warning.empty() && !is_silent) {
     fmt::print(stderr, "verbena: {}\n", environment->warning);
   }
   apply(*environment);

@@ -22,23 +22,23 @@ class TreeStore : public testing::Test {
   void SetUp() override {
     char name[] = "/tmp/tree_store_test.XXXXXX";
     ASSERT_NE(mkdtemp(name), nullptr);
-    base_ = name;
+    base = name;
   }
-  void TearDown() override { fs::remove_all(base_); }
+  void TearDown() override { fs::remove_all(base); }
 
-  fs::path store() const { return base_ / ("verbena-" + std::to_string(geteuid())); }
+  fs::path store() const { return base / ("verbena-" + std::to_string(geteuid())); }
   long trees() const {
     return std::distance(fs::directory_iterator(store()), fs::directory_iterator());
   }
 
-  fs::path base_;
-  const std::vector<TreeEntry> entries_ = {{Kind::kFolder, "a/empty", ""},
+  fs::path base;
+  const std::vector<TreeEntry> entries = {{Kind::kFolder, "a/empty", ""},
                                            {Kind::kFile, "a/b/file", "content\n"},
                                            {Kind::kLink, "a/link", "b/file"}};
 };
 
 TEST_F(TreeStore, MakesWhatIsDescribed) {
-  const auto tree = store_tree(base_, entries_);
+  const auto tree = store_tree(base, entries);
   ASSERT_TRUE(tree) << tree.error();
   std::string content;
   std::getline(std::ifstream(*tree + "/a/link"), content);
@@ -48,43 +48,43 @@ TEST_F(TreeStore, MakesWhatIsDescribed) {
 }
 
 TEST_F(TreeStore, HasOneTreeForOneContent) {
-  const auto first = store_tree(base_, entries_);
-  const auto second = store_tree(base_, entries_);
+  const auto first = store_tree(base, entries);
+  const auto second = store_tree(base, entries);
   EXPECT_EQ(first, second);
   EXPECT_EQ(trees(), 1);
-  std::vector<TreeEntry> others = entries_;
+  std::vector<TreeEntry> others = entries;
   others[1].content = "another\n";
-  const auto third = store_tree(base_, others);
+  const auto third = store_tree(base, others);
   EXPECT_NE(first, third);
   EXPECT_EQ(trees(), 2);
 }
 
 TEST_F(TreeStore, MakesADamagedTreeAgain) {
-  const auto tree = store_tree(base_, entries_);
+  const auto tree = store_tree(base, entries);
   fs::remove(*tree + "/a/b/file");
-  EXPECT_EQ(store_tree(base_, entries_), tree);
+  EXPECT_EQ(store_tree(base, entries), tree);
   EXPECT_TRUE(fs::exists(*tree + "/a/b/file"));
   EXPECT_EQ(trees(), 1);
 }
 
 TEST_F(TreeStore, FollowsNoLinkOfOthers) {
-  fs::create_directory(base_ / "victim");
-  fs::create_directory_symlink(base_ / "victim", store());
-  EXPECT_FALSE(store_tree(base_, entries_));
-  EXPECT_TRUE(fs::is_empty(base_ / "victim"));
+  fs::create_directory(base / "victim");
+  fs::create_directory_symlink(base / "victim", store());
+  EXPECT_FALSE(store_tree(base, entries));
+  EXPECT_TRUE(fs::is_empty(base / "victim"));
 }
 
 TEST_F(TreeStore, TakesNoFolderOfAnotherUser) {
   if (geteuid() != 0) GTEST_SKIP() << "only root can make another user's folder";
   fs::create_directory(store());
   ASSERT_EQ(chown(store().c_str(), 65534, 65534), 0);
-  const auto tree = store_tree(base_, entries_);
+  const auto tree = store_tree(base, entries);
   ASSERT_FALSE(tree);
   EXPECT_NE(tree.error().find("belongs to another user"), std::string::npos);
 }
 
 TEST_F(TreeStore, SaysWhyThereIsNone) {
-  const auto tree = store_tree("/proc/no/such/folder", entries_);
+  const auto tree = store_tree("/proc/no/such/folder", entries);
   ASSERT_FALSE(tree);
   EXPECT_NE(tree.error().find("No such file"), std::string::npos) << tree.error();
 }
@@ -93,7 +93,7 @@ TEST_F(TreeStore, IsSharedByProgramsThatStartTogether) {
   std::vector<std::thread> threads;
   std::vector<std::string> trees_found(8);
   for (std::string& found : trees_found) {
-    threads.emplace_back([&] { found = store_tree(base_, entries_).value_or("none"); });
+    threads.emplace_back([&] { found = store_tree(base, entries).value_or("none"); });
   }
   for (std::thread& thread : threads)
     thread.join();

@@ -174,6 +174,28 @@ def tree_store(verbena, runtime):
         store.unlink()
 
 
+def nowhere_to_write(verbena):
+    """Where no tree can be made, programs run all the same, and one line says what they miss."""
+    if verbena.program.startswith(("/tmp/", "/dev/shm/")):
+        print("SKIP read-only file systems: the build lies in one of them")
+        return
+    script = (
+        "mount -t tmpfs -o ro none /tmp && mount -t tmpfs -o ro none /dev/shm || exit 77;"
+        f"{verbena.program} run ibv_devices && {verbena.program} run --log none true"
+    )
+    environment = dict(verbena.environment, XDG_RUNTIME_DIR="/proc")
+    result = subprocess.run(
+        ["unshare", "--user", "--map-root-user", "--mount", "sh", "-c", script], text=True,
+        env=environment, capture_output=True, check=False,
+    )
+    if result.returncode == 77 or "unshare failed" in result.stderr:
+        print(f"SKIP read-only file systems: cannot make them here: {result.stderr.strip()}")
+        return
+    verbena.check("the program runs", result.returncode == 0 and "vrb_lo" in result.stdout, result)
+    verbena.check("one warning", result.stderr.count("\n") == 1 and "Read-only" in result.stderr,
+                  result)
+
+
 def other_places(verbena, scratch):
     """The build works when it is moved, also to a folder with a blank in its name."""
     moved = scratch / "moved here"
@@ -227,6 +249,7 @@ def main():
         devices(verbena)
         chosen_devices(verbena)
         tree_store(verbena, runtime)
+        nowhere_to_write(verbena)
         other_places(verbena, scratch)
         settings(verbena)
     return verbena.summary()

@@ -28,7 +28,7 @@ std::set<std::string> names_of(Entry** list, int count) {
     if (list[i]->d_name[0] != '.') names.insert(list[i]->d_name);
     std::free(list[i]);
   }
-  if (count >= 0) std::free(list);
+  if (count >= 0) std::free(static_cast<void*>(list));
   return names;
 }
 
