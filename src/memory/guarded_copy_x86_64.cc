@@ -93,7 +93,7 @@ Processor detect() {
   return {.has_avx = __builtin_cpu_supports("avx") != 0, .has_fast_string = known && (b & kErms)};
 }
 
-const Processor processor = detect();
+const Processor kProcessor = detect();
 
 #define MOVE_IF(bytes)                         \
   if (length & (bytes)) {                      \
@@ -127,8 +127,8 @@ constexpr std::size_t kVectorMin = 256;
 constexpr std::size_t kStringMin = 32 * 1024;
 
 bool move_long(std::byte* to, const std::byte* from, std::size_t length) {
-  if (processor.has_fast_string && length >= kStringMin) return move_string(to, from, length);
-  if (processor.has_avx) {
+  if (kProcessor.has_fast_string && length >= kStringMin) return move_string(to, from, length);
+  if (kProcessor.has_avx) {
     bool done = true;
     for (; done && length >= 128; length -= 128, to += 128, from += 128)
       done = move_128(to, from);

@@ -210,7 +210,7 @@ void RegionTable::fill(RegionEntry& entry, const RegionConfig& config,
   if (is_list) ++lists_;
 }
 
-Result<MemoryKey, RegisterError> RegionTable::add(RegionConfig config) {
+Result<MemoryKey, RegisterError> RegionTable::add(const RegionConfig& config) {
   auto pieces = checked(config);
   if (!pieces) return refuse(pieces.error());
   install_fault_guard();
@@ -225,7 +225,7 @@ Result<MemoryKey, RegisterError> RegionTable::add(RegionConfig config) {
   return key;
 }
 
-Result<MemoryKey, RegisterError> RegionTable::change(MemoryKey key, RegionConfig config) {
+Result<MemoryKey, RegisterError> RegionTable::change(MemoryKey key, const RegionConfig& config) {
   auto pieces = checked(config);
   if (!pieces) return refuse(pieces.error());
   RegionEntry& entry = place_of(key);

@@ -145,11 +145,11 @@ class RegionTable {
   // Checks that every page is there with the rights asked for, then gives out a key that was not
   // used lately: never 0 and never all ones. The range check is safe against wrap-around. Length 0
   // is kBadRange.
-  Result<MemoryKey, RegisterError> add(RegionConfig config);
+  Result<MemoryKey, RegisterError> add(const RegionConfig& config);
   // New domain, rights or memory under the same key (11.2.8.5 allows it, and work requests that are
   // posted stay good). On refusal the old region stays; after the return nobody touches the old
   // memory any more.
-  Result<MemoryKey, RegisterError> change(MemoryKey key, RegionConfig config);
+  Result<MemoryKey, RegisterError> change(MemoryKey key, const RegionConfig& config);
   // False when there is no such region. After the return nobody touches its memory any more. Never
   // called by who holds a lease.
   bool remove(MemoryKey key);
