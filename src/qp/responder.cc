@@ -278,6 +278,10 @@ Result<std::uint64_t, Refusal> Responder::atomic(MemoryKey key, std::uint64_t ad
   if (!allowed) return refuse(allowed.error());
   const auto before = memory::atomic_on_range(*config_.regions, config_.pd, key, address, request);
   if (before) return *before;
+  // A region may give its bytes addresses of another alignment than their memory has.
+  if (before.error() == memory::RegionRefusal::kMisaligned) {
+    return refuse(bad_request(Reason::kMisalignedAtomic).error());
+  }
   return refuse(bad_range(before.error()).error());
 }
 
