@@ -109,10 +109,21 @@ Result<ibv_qp*, nic::Error> create_extended(ibv_qp_init_attr_ex& wanted) {
   return made->release()->plain();
 }
 
+// The first address of a device is always there as far as anybody is reachable; for the others the
+// interface is asked.
+bool has_gid(const Context& context, std::uint8_t index) {
+  return index == 0 || index < context.nic->gids().size();
+}
+
 Result<void, nic::Error> modify(Qp& qp, const ibv_qp_attr& attributes, int mask) {
   const auto bits = static_cast<std::uint32_t>(mask);
   const auto wanted = attributes_from(attributes, bits);
   if (!wanted) return refuse(nic::Error::kInvalid);
+  const Context& context = own(qp.plain()->context);
+  if (!context.is_usable()) return refuse(nic::Error::kGone);
+  if (bits & IBV_QP_AV && !has_gid(context, wanted->path.source_gid_index)) {
+    return refuse(nic::Error::kInvalid);
+  }
   if (const auto done = nic::modify_qp(*qp.nic, *wanted, bits); !done) return done;
   if (bits & IBV_QP_STATE) qp.plain()->state = attributes.qp_state;
   return {};

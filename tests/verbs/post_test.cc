@@ -233,6 +233,24 @@ TEST_F(Post, BadModificationsAreRefused) {
   EXPECT_EQ(IBV_QPS_INIT, qp->state);
 }
 
+TEST_F(Post, APathNeedsAGidOfOursAndAGrh) {
+  const Own<ibv_qp> qp = make_qp(IBV_QPT_UC);
+  ASSERT_TRUE(qp);
+  to_init(qp.get());
+  ibv_qp_attr attributes = {};
+  attributes.qp_state = IBV_QPS_RTR;
+  attributes.path_mtu = IBV_MTU_1024;
+  attributes.ah_attr = own_address();
+  const int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
+  attributes.ah_attr.grh.sgid_index = 200;
+  EXPECT_EQ(EINVAL, ibv_modify_qp(qp.get(), &attributes, mask));
+  attributes.ah_attr.grh.sgid_index = 0;
+  attributes.ah_attr.is_global = 0;
+  EXPECT_EQ(EINVAL, ibv_modify_qp(qp.get(), &attributes, mask));
+  attributes.ah_attr.is_global = 1;
+  EXPECT_EQ(0, ibv_modify_qp(qp.get(), &attributes, mask));
+}
+
 TEST_F(Post, AQueuePairOnASharedQueueHasNoReceivesOfItsOwn) {
   ibv_srq_init_attr wanted = {.srq_context = nullptr, .attr = {4, 2, 0}};
   const Own<ibv_srq> srq(ibv_create_srq(pd.get(), &wanted));
