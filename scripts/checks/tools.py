@@ -3,6 +3,8 @@
 
 import ast
 import concurrent.futures
+import contextlib
+import fcntl
 import hashlib
 import json
 import os
@@ -104,27 +106,37 @@ def changed_files(tree):
     return set(changed + fresh)
 
 
+@contextlib.contextmanager
+def only_one(folder):
+    """Two checks of one tree at a time configure one after the other."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with open(folder / ".lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
 def clang_tidy(tree, everything):
     missing = needs(CLANG_TIDY) + needs(CLANG) + needs("cmake")
     if missing:
         yield from missing
         return
     folder = tree.root / "build/check"
-    configured = run(
-        [
-            "cmake",
-            "-S",
-            str(tree.root),
-            "-B",
-            str(folder),
-            "-G",
-            "Ninja",
-            "-DCMAKE_BUILD_TYPE=Debug",
-            f"-DCMAKE_CXX_COMPILER={CLANG}",
-            "-DVERBENA_PCH=OFF",
-            "-DVERBENA_FUZZ=ON",
-        ]
-    )
+    with only_one(folder):
+        configured = run(
+            [
+                "cmake",
+                "-S",
+                str(tree.root),
+                "-B",
+                str(folder),
+                "-G",
+                "Ninja",
+                "-DCMAKE_BUILD_TYPE=Debug",
+                f"-DCMAKE_CXX_COMPILER={CLANG}",
+                "-DVERBENA_PCH=OFF",
+                "-DVERBENA_FUZZ=ON",
+            ]
+        )
     if configured.returncode:
         yield Finding(
             "CMakeLists.txt", 1, "tidy", "configuring failed: " + configured.stderr.strip()[-2000:]
