@@ -232,6 +232,11 @@ std::optional<PeerId> Control::holder(SlotNumber slot) const {
   return shared_->thread->links().holder(slot);
 }
 
+Result<SharedMemory::Created, MemoryError> Control::make_memory(std::size_t size, Backing backing) {
+  VERBENA_ASSERT(on_control_thread());
+  return shared_->thread->make_memory(size, backing);
+}
+
 const char* to_string(ControlError error) {
   switch (error) {
     case ControlError::kNoSlot: return "no slot is free";

@@ -30,6 +30,7 @@
 #include "host/peer.h"
 #include "host/private_fd.h"
 #include "host/process_page.h"
+#include "host/shared_memory.h"
 
 namespace verbena::host {
 
@@ -146,6 +147,9 @@ class Control {
   void call_at(Instant when);
   // The peer that is up and holds this slot, if we are linked to one.
   std::optional<PeerId> holder(SlotNumber slot) const;
+  // Memory to be sent to a peer; let go of the descriptor soon. There is one for it also when
+  // links to newcomers have taken all others.
+  Result<SharedMemory::Created, MemoryError> make_memory(std::size_t size, Backing backing);
 
  private:
   struct Shared;

@@ -53,6 +53,17 @@ class DescriptorTable {
     return call();
   }
 
+  // Runs what needs a descriptor or two, but only for a moment.
+  template <class Call>
+  auto borrow(Call call) {
+    fill_reserve();
+    if (!has_room()) {
+      for (PrivateFd& each : reserve_)
+        each.reset();
+    }
+    return call();
+  }
+
   // Takes in a descriptor that a system call gave.
   PrivateFd settle(int fd);
 

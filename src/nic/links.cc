@@ -122,7 +122,7 @@ void Links::give_up(QpNum number) {
 }
 
 void Links::offer(QpNum number, SlotNumber slot, Process& process, bool again) {
-  auto created = host::SharedMemory::create(local::kConduitSize, host::Backing::kWhenTouched);
+  auto created = control_->make_memory(local::kConduitSize, host::Backing::kWhenTouched);
   if (!created) {
     LOG_ERROR("no memory for a conduit: %s", host::to_string(created.error()));
     return give_up(number);

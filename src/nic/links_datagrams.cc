@@ -90,7 +90,7 @@ void Links::open_datagrams(SlotNumber slot, Process& process) {
 void Links::offer_datagrams(Process& to) {
   // One for each link: a peer that asks again has lost its own.
   if (to.receiver) return;
-  auto created = host::SharedMemory::create(local::kConduitSize, host::Backing::kWhenTouched);
+  auto created = control_->make_memory(local::kConduitSize, host::Backing::kWhenTouched);
   if (!created) {
     LOG_ERROR("no memory for datagrams: %s", host::to_string(created.error()));
     return;
