@@ -364,6 +364,89 @@ bool many_peers() {
   return true;
 }
 
+// How one small WRITE to the peer ends, from both sides at a time.
+ibv_wc_status try_write(Node& node, Wire& wire) {
+  std::byte* memory = map_pages(4096);
+  ibv_mr* mr = node.reg(memory, 4096);
+  Address peer;
+  QpOptions options;
+  options.timeout = 10;
+  options.retries = 2;
+  ibv_qp* qp =
+      node.meet(wire, {0, mr->rkey, reinterpret_cast<std::uint64_t>(memory), {}}, peer, options);
+  require(post(qp, {.memory = memory,
+                    .length = 8,
+                    .local_key = mr->lkey,
+                    .remote = peer.memory,
+                    .remote_key = peer.key}) == 0,
+          "ibv_post_send");
+  const ibv_wc completion = node.wait();
+  wire.meet();
+  require(ibv_destroy_qp(qp) == 0, "ibv_destroy_qp");
+  require(ibv_dereg_mr(mr) == 0, "ibv_dereg_mr");
+  munmap(memory, 4096);
+  return completion.status;
+}
+
+// With more peers than descriptors the last ones find nobody; the first ones do not notice; when
+// some leave, others have room.
+bool too_many_peers() {
+  constexpr int kLimit = 24, kTried = 26;
+  std::vector<int> wires;
+  for (int i = 0; i < kTried; ++i) {
+    int fds[2];
+    require(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fds) == 0, "socketpair");
+    // Out of the way of the limit to come.
+    const int wire_fd = fcntl(fds[0], F_DUPFD, 200);
+    close(fds[0]);
+    if (fork() == 0) {
+      for (const int fd : wires)
+        close(fd);
+      close(wire_fd);
+      i_am("a peer");
+      prctl(PR_SET_PDEATHSIG, SIGKILL);
+      Wire wire(fds[1]);
+      wire.meet();
+      Node node;
+      while (wire.get<bool>())
+        wire.put(try_write(node, wire));
+      _exit(0);
+    }
+    close(fds[1]);
+    wires.push_back(wire_fd);
+  }
+  i_am("the hub");
+  const rlimit limit{kLimit, kLimit};
+  require(setrlimit(RLIMIT_NOFILE, &limit) == 0, "setrlimit");
+  Node node;
+  const auto attempt = [&](int fd) {
+    Wire wire(fd);
+    wire.put(true);
+    const ibv_wc_status ours = try_write(node, wire);
+    const auto theirs = wire.get<ibv_wc_status>();
+    for (const ibv_wc_status status : {ours, theirs}) {
+      require(status == IBV_WC_SUCCESS || status == IBV_WC_RETRY_EXC_ERR, "a WRITE ends with %s",
+              ibv_wc_status_str(status));
+    }
+    require(ours == theirs, "one side succeeds, the other does not");
+    return ours == IBV_WC_SUCCESS;
+  };
+  std::size_t linked = 0;
+  for (; linked < wires.size(); ++linked) {
+    Wire(wires[linked]).meet();
+    if (!attempt(wires[linked])) break;
+  }
+  require(linked >= kLimit / 2, "only %zu peers with %d descriptors", linked, kLimit);
+  require(linked < wires.size(), "all peers found a place: this shows nothing");
+  require(attempt(wires[0]) && attempt(wires[linked - 1]), "the first ones notice");
+  for (int i = 0; i < 4; ++i)
+    Wire(wires[static_cast<std::size_t>(i)]).put(false);
+  for (int i = 0; i < 4; ++i)
+    wait(nullptr);
+  require(attempt(wires[linked]), "there is room again, but not for the one who waits");
+  return true;
+}
+
 }  // namespace
 
 std::vector<Scenario> descriptor_scenarios() {
@@ -379,7 +462,8 @@ std::vector<Scenario> descriptor_scenarios() {
           {"empty-root", empty_root},
           {"pid-namespaces", pid_namespaces},
           {"other-user", other_user},
-          {"many-peers", many_peers}};
+          {"many-peers", many_peers},
+          {"too-many-peers", too_many_peers}};
 }
 
 std::vector<Scenario> all_scenarios() {
