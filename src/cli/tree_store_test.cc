@@ -33,8 +33,8 @@ class TreeStore : public testing::Test {
 
   fs::path base;
   const std::vector<TreeEntry> entries = {{Kind::kFolder, "a/empty", ""},
-                                           {Kind::kFile, "a/b/file", "content\n"},
-                                           {Kind::kLink, "a/link", "b/file"}};
+                                          {Kind::kFile, "a/b/file", "content\n"},
+                                          {Kind::kLink, "a/link", "b/file"}};
 };
 
 TEST_F(TreeStore, MakesWhatIsDescribed) {
