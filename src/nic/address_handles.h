@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <mutex>
 #include <optional>
 #include <vector>
@@ -32,7 +33,7 @@ class AddressHandles {
     const std::lock_guard guard(lock_);
     if (free_.size() > kRested || (entries_.size() >= most_ && !free_.empty())) {
       const std::uint32_t place = free_.front();
-      free_.erase(free_.begin());
+      free_.pop_front();
       // The upper bits count the uses of a place, so a handle that is gone is not taken for its
       // successor.
       entries_[place].number += kPlaces;
@@ -69,7 +70,7 @@ class AddressHandles {
   mutable Mutex lock_;
   std::uint32_t most_;
   std::vector<Entry> entries_;
-  std::vector<std::uint32_t> free_;  // oldest first
+  std::deque<std::uint32_t> free_;  // oldest first
 };
 
 }  // namespace verbena::nic

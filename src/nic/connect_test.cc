@@ -2,10 +2,15 @@
 // Connecting queue pairs that come and go in every order, many at once, and what they leave behind.
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <new>
+#include <string>
 #include <thread>
 
+#include "nic/nic.h"
 #include "nic/test_world.h"
 
 namespace verbena::nic {
@@ -174,6 +179,48 @@ TEST_F(Connecting, AFlushedDatagramLeavesTheProcessIdle) {
   std::this_thread::sleep_for(std::chrono::milliseconds(2000));
   EXPECT_LT(cpu_while_idle(), kIdleMax);
   EXPECT_TRUE(destroy_ah(ah).has_value());
+}
+
+// What could not be made for lack of memory takes nothing of what is limited.
+TEST_F(Connecting, WhatThereIsNoMemoryForIsNotCounted) {
+#ifdef VERBENA_SANITIZED
+  GTEST_SKIP() << "the sanitizers need more address space than this test leaves";
+#endif
+  const pid_t child = fork();
+  if (child == 0) {
+    World fresh;
+    auto& counts = fresh.context->nic().counts();
+    Cq* cq = *create_cq(*fresh.context, 16, nullptr, nullptr);
+    const QpRequest small{.send_cq = cq, .receive_cq = cq};
+    QpRequest large = small;
+    large.send_depth = large.receive_depth = 32'768;
+    large.send_sge_max = large.receive_sge_max = 32;
+    Qp* qp = *create_qp(*fresh.pd, small);
+    const rlimit limit{1, 1};  // nothing more than there is
+    setrlimit(RLIMIT_AS, &limit);
+    // How many could be made of what the heap still had.
+    const auto made_until_thrown = [](auto make) {
+      for (std::uint32_t made = 0; made < 1000; ++made) {
+        try {
+          static_cast<void>(make());
+        } catch (const std::bad_alloc&) {
+          return made;
+        }
+      }
+      return 1000u;
+    };
+    const auto qps = made_until_thrown([&] { return create_qp(*fresh.pd, large); });
+    const auto srqs = made_until_thrown([&] { return create_srq(*fresh.pd, 32'768, 32, nullptr); });
+    const auto cqs =
+        made_until_thrown([&] { return create_cq(*fresh.context, 1 << 22, nullptr, nullptr); });
+    const bool is_right =
+        qps < 1000 && counts.queue_pairs == qps + 1 && counts.shared_receive_queues == srqs &&
+        counts.completion_queues == cqs + 1 && destroy_qp(qp) && fresh.pd->dependents == qps + srqs;
+    _exit(is_right ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
 }  // namespace

@@ -77,11 +77,26 @@ class Nic {
   std::atomic<Engine*> engine_{nullptr};
 };
 
-// Takes one of what is limited; false when all are taken.
-inline bool take_one(std::atomic<std::uint32_t>& count, std::uint32_t limit) {
-  if (count.fetch_add(1, std::memory_order_relaxed) < limit) return true;
-  count.fetch_sub(1, std::memory_order_relaxed);
-  return false;
-}
+// One of what is limited; false when all are taken. Given back unless kept: there may be no memory
+// for the rest.
+class Share {
+ public:
+  Share(std::atomic<std::uint32_t>& count, std::uint32_t limit) : count_(&count) {
+    is_mine_ = count.fetch_add(1, std::memory_order_relaxed) < limit;
+    if (!is_mine_) count.fetch_sub(1, std::memory_order_relaxed);
+  }
+  ~Share() {
+    if (is_mine_) count_->fetch_sub(1, std::memory_order_relaxed);
+  }
+  Share(const Share&) = delete;
+  Share& operator=(const Share&) = delete;
+
+  explicit operator bool() const { return is_mine_; }
+  void keep() { is_mine_ = false; }
+
+ private:
+  std::atomic<std::uint32_t>* count_;
+  bool is_mine_;
+};
 
 }  // namespace verbena::nic

@@ -81,8 +81,10 @@ Result<AsyncEvent, Error> next_async_event(Context& context) {
 Result<Pd*, Error> alloc_pd(Context& context) {
   if (!context.is_usable()) return refuse(Error::kGone);
   Nic& nic = context.nic();
-  if (!take_one(nic.counts().domains, nic.limits().domains)) return refuse(Error::kNoRoom);
+  Share share(nic.counts().domains, nic.limits().domains);
+  if (!share) return refuse(Error::kNoRoom);
   auto* pd = new Pd;
+  share.keep();
   pd->context = &context;
   pd->id = nic.new_domain();
   context.count_objects(1);
@@ -149,6 +151,7 @@ Result<Ah*, Error> create_ah(Pd& pd, const qp::AddressVector& path) {
   if (!path.has_grh || path.port != 1 || path.source_gid_index >= gids.size()) {
     return refuse(Error::kInvalid);
   }
+  auto ah = std::make_unique<Ah>();
   const auto number = context.nic().address_handles().add(
       {.pd = pd.id,
        .source = gids[path.source_gid_index],
@@ -158,11 +161,10 @@ Result<Ah*, Error> create_ah(Pd& pd, const qp::AddressVector& path) {
        .is_on_this_host = host::is_local_address(path.destination)});
   if (!number) return refuse(Error::kNoRoom);
   pd.dependents.fetch_add(1);
-  auto* ah = new Ah;
   ah->pd = &pd;
   ah->number = *number;
   ah->path = path;
-  return ah;
+  return ah.release();
 }
 
 Result<void, Error> destroy_ah(Ah* ah) {

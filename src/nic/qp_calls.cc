@@ -49,13 +49,21 @@ Result<Qp*, Error> create_qp(Pd& pd, const QpRequest& request) {
   if (!fits(request, nic.limits())) return refuse(Error::kInvalid);
   auto engine = nic.start_engine();
   if (!engine) return refuse(engine.error());
-  if (!take_one(nic.counts().queue_pairs, nic.limits().queue_pairs)) return refuse(Error::kNoRoom);
+  Share share(nic.counts().queue_pairs, nic.limits().queue_pairs);
+  if (!share) return refuse(Error::kNoRoom);
   auto number = (*engine)->reserve_number();
-  if (!number) {
-    nic.counts().queue_pairs.fetch_sub(1);
-    return refuse(number.error());
-  }
+  if (!number) return refuse(number.error());
+  // The number rests when there is no memory for the queue pair.
+  struct Release {
+    QpTable* table;
+    QpNum number;
+    ~Release() {
+      if (table) table->release(number);
+    }
+  } release{&nic.queue_pairs(), *number};
   auto* qp = new Qp(pd, request, *number);
+  release.table = nullptr;
+  share.keep();
   count_dependents(*qp, 1);
   nic.queue_pairs().insert(*number, qp);
   if (request.type == qp::QpType::kUd) (*engine)->links().open_own_datagrams(number->slot());

@@ -3,15 +3,14 @@
 
 #include <sched.h>
 
+#include <utility>
+
 #include "base/assert.h"
 #include "base/fence.h"
 
 namespace verbena::nic {
 namespace {
 
-// How many numbers of destroyed queue pairs stay unused: late messages for the old one must not
-// reach a new one.
-constexpr std::size_t kRestingMax = 1024;
 // A slot is full enough when a random pick begins to take long.
 constexpr std::uint32_t kUsedMax = QpTable::kPlaces * 3 / 4;
 
@@ -97,12 +96,12 @@ void QpTable::remove(QpNum number) {
   release(number);
 }
 
+// Late messages for the old queue pair must not reach a new one.
 void QpTable::release(QpNum number) {
   const std::lock_guard guard(lock_);
-  resting_.push_back(number);
-  if (resting_.size() <= kRestingMax) return;
-  const QpNum rested = resting_.front();
-  resting_.pop_front();
+  const QpNum rested = std::exchange(resting_[next_resting_], number);
+  next_resting_ = (next_resting_ + 1) % kRestingMax;
+  if (rested == QpNum{}) return;
   // A place shared with another slot's queue pair keeps its bit.
   bool is_shared = false;
   each_at(rested.index(), [&](Qp&) { is_shared = true; });

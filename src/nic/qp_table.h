@@ -8,7 +8,6 @@
 #include <atomic>
 #include <bit>
 #include <cstdint>
-#include <deque>
 #include <memory>
 #include <mutex>
 #include <optional>
@@ -113,7 +112,10 @@ class QpTable {
   mutable Mutex lock_;
   std::array<Slot, kSlotsMax> slots_;
   std::atomic<std::uint32_t> slot_count_{0};
-  std::deque<QpNum> resting_;
+  // A ring: each number that comes to rest takes the place of the one that has rested longest.
+  static constexpr std::size_t kRestingMax = 1024;
+  std::array<QpNum, kRestingMax> resting_{};
+  std::size_t next_resting_ = 0;
 };
 
 }  // namespace verbena::nic

@@ -60,10 +60,10 @@ Result<Cq*, Error> create_cq(Context& context, std::uint32_t capacity, Channel* 
   if (!context.is_usable()) return refuse(Error::kGone);
   Nic& nic = context.nic();
   if (capacity == 0 || capacity > nic.limits().completions) return refuse(Error::kInvalid);
-  if (!take_one(nic.counts().completion_queues, nic.limits().completion_queues)) {
-    return refuse(Error::kNoRoom);
-  }
+  Share share(nic.counts().completion_queues, nic.limits().completion_queues);
+  if (!share) return refuse(Error::kNoRoom);
   auto* cq = new Cq(context, capacity, channel, cookie);
+  share.keep();
   if (channel) channel->dependents.fetch_add(1);
   context.count_objects(1);
   return cq;
@@ -119,11 +119,12 @@ Result<Srq*, Error> create_srq(Pd& pd, std::uint32_t depth, std::uint32_t sge_ma
   if (depth == 0 || depth > limits.work_requests || sge_max > limits.sges) {
     return refuse(Error::kInvalid);
   }
-  if (!take_one(nic.counts().shared_receive_queues, limits.shared_receive_queues)) {
-    return refuse(Error::kNoRoom);
-  }
+  Share share(nic.counts().shared_receive_queues, limits.shared_receive_queues);
+  if (!share) return refuse(Error::kNoRoom);
+  auto* srq = new Srq(pd, depth, sge_max, cookie);
+  share.keep();
   pd.dependents.fetch_add(1);
-  return new Srq(pd, depth, sge_max, cookie);
+  return srq;
 }
 
 Result<void, Error> destroy_srq(Srq* srq) {
