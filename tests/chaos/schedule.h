@@ -35,6 +35,8 @@ struct Step {
 
 // The size of a session, from its seed; the same on both sides.
 struct Shape {
+  static constexpr std::uint32_t kDepthMax = 16;
+
   std::uint32_t message_max;
   std::uint32_t depth;  // work requests under way, receives posted, places in the window
   std::uint32_t steps;
@@ -45,7 +47,7 @@ struct Shape {
     Shape shape{};
     shape.message_max = kSizes[random.below(6)];
     if (kind == Kind::kUd && shape.message_max > 2048) shape.message_max = 2048;
-    shape.depth = 2 + random.below(15);
+    shape.depth = 2 + random.below(kDepthMax - 1);
     shape.steps = 1 + random.below(steps * 2);
     return shape;
   }

@@ -4,6 +4,7 @@
 
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 namespace chaos {
 namespace {
@@ -16,7 +17,7 @@ ibv_qp_type type_of(Kind kind) {
 
 }  // namespace
 
-Session::Session(const Device& device, ibv_cq* cq, const Settings& settings)
+Session::Session(const Device& device, ibv_cq* cq, const Settings& settings, ibv_qp* used)
     : device_(device),
       cq_(cq),
       settings_(settings),
@@ -30,7 +31,8 @@ Session::Session(const Device& device, ibv_cq* cq, const Settings& settings)
     complain("ibv_reg_mr: " + std::string(std::strerror(errno)));
     return;
   }
-  create_qp();
+  qp_ = used;
+  if (!qp_) create_qp();
   if (!qp_) return;
   to_init();
   for (std::uint32_t place = 0; place < shape_.depth; ++place)
@@ -44,6 +46,15 @@ void Session::destroy() {
   if (ah_) require(ibv_destroy_ah(ah_), "ibv_destroy_ah");
   qp_ = nullptr;
   ah_ = nullptr;
+}
+
+ibv_qp* Session::release() {
+  ibv_qp_attr attributes{};
+  attributes.qp_state = IBV_QPS_RESET;
+  require(ibv_modify_qp(qp_, &attributes, IBV_QP_STATE), "RESET");
+  if (ah_) require(ibv_destroy_ah(ah_), "ibv_destroy_ah");
+  ah_ = nullptr;
+  return std::exchange(qp_, nullptr);
 }
 
 void Session::complain(const std::string& what) {
@@ -60,7 +71,7 @@ void Session::require(int error, const char* what) {
 void Session::create_qp() {
   ibv_qp_init_attr wanted{};
   wanted.send_cq = wanted.recv_cq = cq_;
-  wanted.cap = {shape_.depth + 1, shape_.depth, 3, 1, 64};
+  wanted.cap = {Shape::kDepthMax + 1, Shape::kDepthMax, 3, 1, 64};
   wanted.qp_type = type_of(settings_.kind);
   qp_ = ibv_create_qp(device_.pd, &wanted);
   if (!qp_) complain("ibv_create_qp: " + std::string(std::strerror(errno)));

@@ -56,7 +56,8 @@ class Session {
  public:
   enum class State : std::uint8_t { kMade, kRunning, kDone, kFailed, kDraining, kOver };
 
-  Session(const Device& device, ibv_cq* cq, const Settings& settings);
+  // `used`: a queue pair of an earlier session, in RESET; none: a new one.
+  Session(const Device& device, ibv_cq* cq, const Settings& settings, ibv_qp* used);
   ~Session();
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
@@ -82,6 +83,8 @@ class Session {
   void drain();
   // The queue pair, with whatever is open.
   void destroy();
+  // Gives the queue pair away, in RESET, for another session. Only when nothing is open.
+  ibv_qp* release();
   // What is wrong when nothing has moved for so long.
   std::optional<std::string> stuck_for(Clock::duration patience) const;
 

@@ -215,7 +215,9 @@ void Worker::open_session(const std::string& line) {
   Settings settings;
   words >> verb >> settings.id >> kind >> settings.seed >> settings.role >> settings.steps;
   settings.kind = kind == "rc" ? Kind::kRc : kind == "uc" ? Kind::kUc : Kind::kUd;
-  auto session = std::make_unique<Session>(device_, cq_for_session(), settings);
+  const Rested used = take_rested(settings.kind);
+  ibv_cq* cq = used.cq ? used.cq : cq_for_session();
+  auto session = std::make_unique<Session>(device_, cq, settings, used.qp);
   if (!session->complaint().empty()) return fail(session->complaint());
   const Address at = session->address();
   std::ostringstream answer;
@@ -224,6 +226,16 @@ void Worker::open_session(const std::string& line) {
   by_qpn_[at.qpn] = session.get();
   sessions_[settings.id] = std::move(session);
   say(answer.str());
+}
+
+Worker::Rested Worker::take_rested(Kind kind) {
+  for (auto each = rested_.begin(); each != rested_.end(); ++each) {
+    if (each->kind != kind || random_.once_in(4)) continue;
+    const Rested found = *each;
+    rested_.erase(each);
+    return found;
+  }
+  return {kind, nullptr, nullptr};
 }
 
 void Worker::start_session(const std::string& line) {
@@ -266,12 +278,19 @@ void Worker::close_session(std::uint32_t id, const char* how) {
   ibv_cq* cq = session.cq();
   if (session.was_lost()) how = "lost";
   by_qpn_.erase(session.qpn());
+  const bool is_over = session.state() == Session::State::kOver;
+  const Kind kind = session.settings().kind;
+  ibv_qp* rested = is_over && rested_.size() < 3 ? session.release() : nullptr;
   session.destroy();
   session.check_guards();
   if (!session.complaint().empty()) return fail(session.complaint());
   sessions_.erase(found);
   done_.erase(id);
-  if (cq != shared_cq_ && ibv_destroy_cq(cq) != 0) fail("ibv_destroy_cq");
+  if (rested) {
+    rested_.push_back({kind, rested, cq});
+  } else if (cq != shared_cq_ && ibv_destroy_cq(cq) != 0) {
+    fail("ibv_destroy_cq");
+  }
   say("closed " + std::to_string(id) + ' ' + how);
 }
 
@@ -279,6 +298,10 @@ void Worker::close_session(std::uint32_t id, const char* how) {
 void Worker::quit() {
   while (!sessions_.empty())
     close_session(sessions_.begin()->first, "quit");
+  for (const Rested& each : rested_) {
+    if (ibv_destroy_qp(each.qp) != 0) fail("ibv_destroy_qp");
+    if (each.cq != shared_cq_ && ibv_destroy_cq(each.cq) != 0) fail("ibv_destroy_cq");
+  }
   if (difference(unrelated_memory, kUnrelatedKey) >= 0) fail("unrelated memory changed");
   if (shared_cq_ && ibv_destroy_cq(shared_cq_) != 0) fail("ibv_destroy_cq");
   if (ibv_dereg_mr(unrelated_) != 0) fail("ibv_dereg_mr");

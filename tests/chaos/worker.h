@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "session.h"
 
@@ -26,6 +27,12 @@ class Worker {
   int run();
 
  private:
+  struct Rested {
+    Kind kind;
+    ibv_qp* qp;
+    ibv_cq* cq;
+  };
+
   void open_device();
   ibv_cq* cq_for_session();
   void wait();
@@ -39,6 +46,7 @@ class Worker {
   void take_events();
   void poll(ibv_cq* cq);
   void look_after(Session& session);
+  Rested take_rested(Kind kind);
   void close_session(std::uint32_t id, const char* how);
   void quit();
   void say(const std::string& line) const;
@@ -51,6 +59,7 @@ class Worker {
   ibv_cq* shared_cq_ = nullptr;  // of all sessions, or each has its own
   std::map<std::uint32_t, std::unique_ptr<Session>> sessions_;
   std::map<std::uint32_t, Session*> by_qpn_;
+  std::vector<Rested> rested_;          // queue pairs in RESET, to be used again
   std::map<std::uint32_t, bool> done_;  // what the driver was told
   ibv_mr* unrelated_ = nullptr;
   bool is_over_ = false;
