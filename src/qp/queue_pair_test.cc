@@ -18,7 +18,7 @@ using queues::Status;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-class Pair : public QpEvents {
+class Pair final : public QpEvents {
  public:
   explicit Pair(QpConfig wanted = {}) : shared(8, 2), qp(complete(wanted)) {}
 
@@ -321,14 +321,14 @@ struct FaultCase {
 };
 
 TEST(QueuePair, TellsOfThePeersMistakesAndGoesToItsErrorState) {
-  const FaultCase kCases[] = {
+  const FaultCase cases[] = {
       {"bad rkey", QpEvent::kAccessError,
        [](Pair& p) { EXPECT_FALSE(p.qp.responder().begin_write({0}, 0, 8)); }},
       {"misaligned atomic", QpEvent::kRequestError,
        [](Pair& p) { EXPECT_FALSE(p.qp.responder().atomic(p.memory.key, 1, {})); }},
       {"the carrier broke", QpEvent::kFatal, [](Pair& p) { p.qp.fail(QpEvent::kFatal); }},
   };
-  for (const FaultCase& c : kCases) {
+  for (const FaultCase& c : cases) {
     SCOPED_TRACE(c.what);
     Pair pair;
     pair.move_to(QpState::kReadyToSend);

@@ -136,7 +136,7 @@ struct BadValue {
 };
 
 TEST(ModifyQueuePair, RefusesImpossibleValues) {
-  const BadValue kBad[] = {
+  const BadValue bad_values[] = {
       {"receive PSN of 25 bits", kReceivePsn, [](auto& v) { v.receive_psn = 1 << 24; }},
       {"send PSN of 25 bits", kSendPsn, [](auto& v) { v.send_psn = 1 << 24; }},
       {"destination of 25 bits", kDestinationQp, [](auto& v) { v.destination = {1 << 24}; }},
@@ -158,7 +158,7 @@ TEST(ModifyQueuePair, RefusesImpossibleValues) {
       {"alternate path", kAlternatePath, [](auto&) {}},
       {"path migration armed", kPathMigration, [](auto& v) { v.path_migration = 2; }},
   };
-  for (const BadValue& bad : kBad) {
+  for (const BadValue& bad : bad_values) {
     SCOPED_TRACE(bad.what);
     QpAttributes values = good_values();
     EXPECT_TRUE(check_values(kRc, values, bad.mask & ~std::uint32_t{kAlternatePath}));

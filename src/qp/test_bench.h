@@ -101,7 +101,7 @@ struct WindowOptions {
 };
 
 // A window in RTS. Work requests have the ids 0, 1, 2 ... in the order of posting.
-class WindowBench : public SendWindow::Owner {
+class WindowBench final : public SendWindow::Owner {
  public:
   explicit WindowBench(WindowOptions options = {})
       : queue(options.depth, options.sge_max, options.inline_max),
@@ -183,7 +183,7 @@ struct ResponderOptions {
 };
 
 // A responder; its owner does as a queue pair does: ERR, so flush.
-class ResponderBench : public Responder::Owner, public queues::CompletionEvents {
+class ResponderBench final : public Responder::Owner, public queues::CompletionEvents {
  public:
   explicit ResponderBench(ResponderOptions options = {})
       : queue(16, 4),

@@ -42,7 +42,7 @@ struct Region {
   bool is_there = true;
 };
 
-class Endpoint : public queues::CompletionEvents {
+class Endpoint final : public queues::CompletionEvents {
  public:
   Endpoint(unsigned number, SeededRandom& random, Failures& failures, std::uint32_t completions);
 

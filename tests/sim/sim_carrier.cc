@@ -269,6 +269,7 @@ std::optional<Refusal> SimCarrier::predict(const qp::Operation& op) const {
                                : op.kind == OpKind::kRead ? memory::kRemoteRead
                                                           : memory::kRemoteAtomic;
   if (!(side_.access() & needed)) return Refusal::kInvalidRequest;
+  if (reads(op) && side_.world().plan.reads_in_max == 0) return Refusal::kInvalidRequest;
   if (is_atomic(op) && op.remote_address % 8 != 0) return Refusal::kInvalidRequest;
   if (op.length == 0) return std::nullopt;
   const Endpoint& home = side_.home();
@@ -411,6 +412,7 @@ std::optional<Refusal> SimCarrier::finish(const Request& request, qp::Responder&
   const qp::Operation& op = request.op;
   const bool is_datagram = side_.qp().config().type == qp::QpType::kUd;
   const qp::Arrived arrived{.has_immediate = op.has_immediate,
+                            .invalidates = op.invalidates,
                             .is_solicited = op.is_solicited,
                             .immediate = op.immediate,
                             .source_qp = request.source,
@@ -420,6 +422,12 @@ std::optional<Refusal> SimCarrier::finish(const Request& request, qp::Responder&
   if (op.has_immediate) completion.immediate = op.immediate;
   completion.flags = op.has_immediate ? queues::kHasImmediate : std::uint8_t{0};
   ReceiveLedger& receives = side_.receives();
+  if (op.invalidates) {
+    receives.ended({.status = Status::kRemoteInvalidRequest});
+    side_.expect_stop();
+    side_.expect_event(qp::QpEvent::kAccessError);
+    return compare(responder.finish_receive(arrived), Refusal::kAccess, "invalidating");
+  }
   if (op.kind == OpKind::kSend) {
     completion.kind = CompletionKind::kReceive;
     if (is_datagram) {

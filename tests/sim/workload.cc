@@ -15,7 +15,7 @@ Plan plan_of(SeededRandom& random) {
   plan.type = kind < 6 ? qp::QpType::kRc : kind < 8 ? qp::QpType::kUc : qp::QpType::kUd;
   plan.connections = 1 + static_cast<unsigned>(random.below(2));
   plan.lives = random.one_in(4) ? 2 : 1;
-  if (random.one_in(2))
+  if (!random.one_in(4))
     plan.mischief =
         static_cast<Mischief>(random.below(static_cast<std::uint64_t>(Mischief::kCount)));
   plan.shared_receives = random.one_in(3);
@@ -29,7 +29,8 @@ Plan plan_of(SeededRandom& random) {
   plan.retry_count = static_cast<std::uint8_t>(random.one_in(3) ? random.below(8) : 7);
   plan.rnr_retry = static_cast<std::uint8_t>(random.one_in(3) ? random.below(8) : 7);
   plan.reads_out_max = static_cast<std::uint8_t>(1 + random.below(8));
-  plan.reads_in_max = 8;
+  if (plan.mischief == Mischief::kNotEnabled && random.one_in(3)) plan.reads_in_max = 0;
+  if (plan.mischief == Mischief::kBadLocalKey && random.one_in(2)) plan.reads_out_max = 0;
   plan.send_depth = std::uint32_t{1} << (1 + random.below(5));
   plan.sends = 5 + static_cast<std::uint32_t>(random.below(30));
   plan.receives_max = 1 + static_cast<std::uint32_t>(random.below(12));
@@ -125,6 +126,9 @@ PostedSend Workload::next_send(std::uint64_t wr_id, QpNum peer) {
   aim(send);
   if (spoil_now(Mischief::kBadRequest, 8)) spoil_request(send);
   if (spoil_now(Mischief::kBadLocalKey, 8)) spoil_locally(send);
+  const bool would_wait_forever = send.reads() && plan_.reads_out_max == 0;
+  if (would_wait_forever && send.local_error != Status::kLocalLength)
+    send.local_error = Status::kLocalQpOperation;
   return send;
 }
 
@@ -145,6 +149,11 @@ void Workload::aim(PostedSend& send) {
 
 void Workload::spoil_request(PostedSend& send) {
   if (send.remote_key == MemoryKey{}) {
+    if (plan_.type == qp::QpType::kRc && random_.one_in(2)) {
+      send.opcode = SendOpcode::kSendWithInvalidate;
+      send.immediate = theirs_.key.value;
+      return;
+    }
     // Longer than any receive.
     if (plan_.type == qp::QpType::kUd || send.flags & queues::kInline) return;
     send.length = kReceiveSize + 1;
@@ -163,6 +172,17 @@ void Workload::spoil_request(PostedSend& send) {
 
 void Workload::spoil_locally(PostedSend& send) {
   if (send.length == 0 || send.flags & queues::kInline) return;
+  if (plan_.type == qp::QpType::kRc && random_.one_in(6)) {
+    send.opcode = SendOpcode::kLocalInvalidate;
+    send.local_error = Status::kWindowBind;
+    return;
+  }
+  if (random_.one_in(6)) {
+    constexpr std::uint32_t kHalf = 0x80000000;
+    send.sges = {{mine_.address(0), kHalf, mine_.key}, {mine_.address(0), kHalf, mine_.key}};
+    send.local_error = Status::kLocalLength;
+    return;
+  }
   send.local_error = Status::kLocalProtection;
   Sge& last = *std::ranges::find_if(send.sges, [](const Sge& sge) { return sge.length > 0; });
   switch (random_.below(4)) {

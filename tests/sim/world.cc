@@ -23,11 +23,13 @@ World::World(std::uint64_t seed)
       plan(plan_of(random)),
       near(0, random, failures, completions_of(plan)),
       far(1, random, failures, kAmple) {
-  for (unsigned i = 0; i < plan.connections; ++i) {
-    sides_.push_back(std::make_unique<Side>(*this, near, far, QpNum{kFirstNumber + 2 * i}));
-    sides_.push_back(std::make_unique<Side>(*this, far, near, QpNum{kFirstNumber + 2 * i + 1}));
-    sides_[2 * i]->connect(*sides_[2 * i + 1]);
-    sides_[2 * i + 1]->connect(*sides_[2 * i]);
+  for (std::uint32_t number = kFirstNumber; sides_.size() < 2 * plan.connections; number += 2) {
+    auto a = std::make_unique<Side>(*this, near, far, QpNum{number});
+    auto b = std::make_unique<Side>(*this, far, near, QpNum{number + 1});
+    a->connect(*b);
+    b->connect(*a);
+    sides_.push_back(std::move(a));
+    sides_.push_back(std::move(b));
   }
 }
 
@@ -92,7 +94,7 @@ void World::transmit(Packet packet) {
   const unsigned copies = is_faulty() && percent(plan.duplicate_percent) ? 2 : 1;
   for (unsigned i = 0; i < copies; ++i) {
     const auto delay = Duration::nanoseconds(
-        static_cast<std::int64_t>(500 + random.below(plan.delay_max_us * 1000)));
+        static_cast<std::int64_t>(500 + random.below(plan.delay_max_us * std::uint64_t{1000})));
     clock.after(delay, [this, packet] { deliver(packet); });
   }
 }
