@@ -16,7 +16,7 @@
 
 namespace verbena::sim {
 
-class Side;
+class Side;  // NOLINT(cppcoreguidelines-virtual-class-destructor): it is final
 
 struct Request {
   std::uint32_t index = 0;

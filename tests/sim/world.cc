@@ -23,7 +23,7 @@ World::World(std::uint64_t seed)
       plan(plan_of(random)),
       near(0, random, failures, completions_of(plan)),
       far(1, random, failures, kAmple) {
-  for (std::uint32_t number = kFirstNumber; sides_.size() < 2 * plan.connections; number += 2) {
+  for (std::uint32_t number = kFirstNumber; sides_.size() / 2 < plan.connections; number += 2) {
     auto a = std::make_unique<Side>(*this, near, far, QpNum{number});
     auto b = std::make_unique<Side>(*this, far, near, QpNum{number + 1});
     a->connect(*b);
