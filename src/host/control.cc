@@ -222,6 +222,11 @@ bool Control::send(PeerId to, std::span<const std::byte> bytes, const PrivateFd*
   return shared_->thread->links().send(to, bytes, attachment);
 }
 
+bool Control::has_queued(PeerId to) const {
+  VERBENA_ASSERT(on_control_thread());
+  return shared_->thread->links().has_queued(to);
+}
+
 void Control::call_at(Instant when) {
   VERBENA_ASSERT(on_control_thread());
   shared_->thread->call_at(when);

@@ -143,6 +143,9 @@ class Control {
   // Queues a message, and a copy of the attached descriptor. False: the peer is not up (any more),
   // or did not read for so long that its link is now being given up.
   bool send(PeerId to, std::span<const std::byte> bytes, const PrivateFd* attachment = nullptr);
+  // Something of what was sent is still here, with its descriptor: whoever has much to send waits
+  // a moment.
+  bool has_queued(PeerId to) const;
   // Asks for tick() at this time, instead of what was asked for before; never() to be left alone.
   void call_at(Instant when);
   // The peer that is up and holds this slot, if we are linked to one.

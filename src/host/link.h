@@ -44,6 +44,7 @@ class Link {
   };
   Got receive(Received& into, DescriptorTable& table);
 
+  bool has_queued() const { return !queue_.empty(); }
   // Sends what is queued, as far as it goes.
   void flush();
   // Waits for the peer to read: flush() when the socket is writable.

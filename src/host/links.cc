@@ -145,6 +145,11 @@ bool Links::send(PeerId to, std::span<const std::byte> bytes, const PrivateFd* a
   return send_frame(entry, FrameType::kMessage, bytes, std::span(&fd, fd >= 0 ? 1 : 0));
 }
 
+bool Links::has_queued(PeerId to) const {
+  const auto found = up_.find(to);
+  return found != up_.end() && entries_.at(found->second).link.has_queued();
+}
+
 std::optional<PeerId> Links::holder(SlotNumber slot) const {
   for (const auto& [id, number] : up_) {
     if (entries_.at(number).greeting.slots.has(slot)) return id;

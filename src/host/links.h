@@ -66,6 +66,7 @@ class Links {
 
   void connect(SlotNumber slot);
   bool send(PeerId to, std::span<const std::byte> bytes, const PrivateFd* attachment);
+  bool has_queued(PeerId to) const;
   std::optional<PeerId> holder(SlotNumber slot) const;
 
   // A connection to one of our slots. Only while can_greet().

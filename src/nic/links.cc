@@ -15,6 +15,9 @@
 namespace verbena::nic {
 namespace {
 
+// Until a peer is looked at again that did not read all that we sent.
+constexpr Duration kOfferPause = Duration::milliseconds(1);
+
 bool takes_part(qp::QpState state) {
   return state == qp::QpState::kReadyToReceive || state == qp::QpState::kReadyToSend ||
          state == qp::QpState::kDrained || state == qp::QpState::kSendError;
@@ -77,7 +80,7 @@ void Links::reached(SlotNumber slot, Process& process) {
   const Waiting waiting = std::move(found->second);
   waiting_.erase(found);
   for (const QpNum qp : waiting.connects)
-    offer(qp, slot, process, false);
+    offer({.qp = qp, .slot = slot}, process);
   if (waiting.datagrams) open_datagrams(slot, process);
 }
 
@@ -121,25 +124,63 @@ void Links::give_up(QpNum number) {
   engine_.want_turn(number);
 }
 
-void Links::offer(QpNum number, SlotNumber slot, Process& process, bool again) {
+// With the queue pair's lock.
+bool Links::is_wanted(Qp& qp, const Offer& offer) const {
+  return qp.connecting == (offer.again ? Connecting::kRefused : Connecting::kLooking) &&
+         takes_part(qp.pair.state()) && qp.pair.attributes().destination.slot() == offer.slot;
+}
+
+// Thousands at a time would be more than a link holds, and more descriptors than there are.
+void Links::offer(const Offer& offer, Process& process) {
+  const bool waits = !process.offers.empty() || control_->has_queued(process.link->id());
+  return waits ? hold_back(offer, process) : make_offer(offer, process);
+}
+
+void Links::hold_back(const Offer& offer, Process& process) {
+  {
+    const QpTable::Reading reading(nic_.queue_pairs());
+    Qp* qp = nic_.queue_pairs().find(offer.qp);
+    if (!qp) return;
+    const std::lock_guard guard(qp->pair.lock());
+    if (!is_wanted(*qp, offer)) return;
+    // So that it hears when the peer dies.
+    qp->link = process.link;
+  }
+  process.offers.push_back(offer);
+  control_->call_at(clock_now() + kOfferPause);
+}
+
+void Links::tick(Instant now) {
+  bool goes_on = false;
+  for (auto& [id, process] : processes_) {
+    while (!process.offers.empty() && !control_->has_queued(id)) {
+      const Offer next = process.offers.front();
+      process.offers.pop_front();
+      make_offer(next, process);
+    }
+    goes_on |= !process.offers.empty();
+  }
+  if (goes_on) control_->call_at(now + kOfferPause);
+}
+
+void Links::make_offer(const Offer& offer, Process& process) {
   auto created = control_->make_memory(local::kConduitSize, host::Backing::kWhenTouched);
   if (!created) {
     LOG_ERROR("no memory for a conduit: %s", host::to_string(created.error()));
-    return give_up(number);
+    return give_up(offer.qp);
   }
   Message message{.kind = MessageKind::kOffer,
-                  .from_qp = number.value,
+                  .from_qp = offer.qp.value,
                   .to_qp = 0,
                   .qp_type = 0,
                   .conduit_id = nic_.random().next()};
   {
     const QpTable::Reading reading(nic_.queue_pairs());
-    Qp* qp = nic_.queue_pairs().find(number);
+    Qp* qp = nic_.queue_pairs().find(offer.qp);
     if (!qp) return;
     const std::lock_guard guard(qp->pair.lock());
-    const bool wanted = qp->connecting == (again ? Connecting::kRefused : Connecting::kLooking);
+    if (!is_wanted(*qp, offer)) return;
     const QpNum peer = qp->pair.attributes().destination;
-    if (!wanted || !takes_part(qp->pair.state()) || peer.slot() != slot) return;
     message.to_qp = peer.value;
     message.qp_type = static_cast<std::uint32_t>(qp->pair.config().type);
     qp->connecting = Connecting::kOffered;
@@ -213,7 +254,8 @@ void Links::take_offer(Process& from, const Message& offered, host::PrivateFd at
     }
   }
   if (taken == Taken::kYes) return;
-  if (taken == Taken::kOfferOurs) return offer(ours, theirs.slot(), from, true);
+  if (taken == Taken::kOfferOurs)
+    return offer({.qp = ours, .slot = theirs.slot(), .again = true}, from);
   Message refusal = offered;
   refusal.kind = MessageKind::kNotReady;
   std::swap(refusal.from_qp, refusal.to_qp);
@@ -265,7 +307,7 @@ void Links::take_not_ready(Process& from, const Message& refusal) {
     qp->ring()->peer_absent();
     engine_.want_turn(ours);
   }
-  if (offer_again) offer(ours, theirs.slot(), from, true);
+  if (offer_again) offer({.qp = ours, .slot = theirs.slot(), .again = true}, from);
 }
 
 void Links::peer_down(host::PeerId id) {

@@ -120,8 +120,14 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
     std::uint32_t qp_type;
     std::uint64_t conduit_id;
   };
+  struct Offer {
+    QpNum qp;
+    SlotNumber slot;  // that was looked for: the queue pair may send to another one by now
+    bool again = false;
+  };
   struct Process {
     LinkRef link;
+    std::deque<Offer> offers;  // wait until it has read those before
     bool asked_for_datagrams = false;
     std::set<SlotNumber> slots;  // those whose datagrams take this way
     std::unique_ptr<local::DatagramSender> sender;
@@ -139,13 +145,15 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   void slot_unreachable(SlotNumber slot, host::Refusal why) override;
   void message(host::PeerId from, std::span<const std::byte> bytes,
                host::PrivateFd attachment) override;
-  void tick(Instant) override {}
+  void tick(Instant now) override;
 
   void look_for_peers();
   void look_for(SlotNumber slot);
   void reached(SlotNumber slot, Process& process);
-  // `slot` is the one that was looked for: the queue pair may send to another one by now.
-  void offer(QpNum number, SlotNumber slot, Process& process, bool again);
+  void offer(const Offer& offer, Process& process);
+  bool is_wanted(Qp& qp, const Offer& offer) const;
+  void hold_back(const Offer& offer, Process& process);
+  void make_offer(const Offer& offer, Process& process);
   void absent(QpNum number, SlotNumber slot);
   void give_up(QpNum number);
   void send(Process& process, const Message& message, const host::PrivateFd* attachment);
