@@ -82,11 +82,11 @@ def atomics():
 
 
 def rows(output):
-    """Size and numbers of each line of a perftest table."""
+    """Size and numbers of each line of a perftest table. (Its deviation may be "-nan".)"""
     table = []
     for line in output.splitlines():
         words = line.split()
-        if len(words) >= 4 and all(re.fullmatch(r"[0-9.]+", word) for word in words):
+        if len(words) >= 4 and all(re.fullmatch(r"[0-9.]+|-?nan", word) for word in words):
             table.append((int(words[0]), [float(word) for word in words[1:]]))
     return table
 
