@@ -108,8 +108,7 @@ void introduce(const WriteToClient& job) {
   fmt::print("  data    {}{}\n", spell_bytes(job.bytes),
              job.file.empty() ? ", made up" : ", " + job.file);
   fmt::print("  client  registers memory, tells the server its address and key, and sleeps\n");
-  fmt::print(
-      "  server  writes there with RDMA WRITE; nothing is received, nothing is copied out\n\n");
+  fmt::print("  server  writes there with RDMA WRITE; the client takes no part in it\n\n");
   std::fflush(stdout);
 }
 
