@@ -183,7 +183,11 @@ class Qp;  // nic/nic_qp.h
 Result<Qp*, Error> create_qp(Pd& pd, const QpRequest& request);
 Result<void, Error> modify_qp(Qp& qp, const qp::QpAttributes& attributes, std::uint32_t mask);
 // What was set, and the state now.
-Result<qp::QpAttributes, Error> query_qp(Qp& qp);
+struct QpStatus {
+  qp::QpAttributes attributes;
+  bool is_draining = false;  // in SQD, and not everything that was begun is done
+};
+Result<QpStatus, Error> query_qp(Qp& qp);
 Result<void, Error> destroy_qp(Qp* qp);
 const qp::QpConfig& config_of(const Qp& qp);
 QpNum number_of(const Qp& qp);

@@ -36,7 +36,7 @@ bool follow_move(Qp& qp, qp::QpState from) {
     qp.begin_connection(is_local);
     return is_local;
   }
-  if (to == qp::QpState::kReadyToSend) qp.set_timeout();
+  qp.set_timeout();  // RTS brings it, and SQD may change it
   return false;
 }
 
@@ -91,10 +91,10 @@ Result<void, Error> modify_qp(Qp& qp, const qp::QpAttributes& attributes, std::u
   return {};
 }
 
-Result<qp::QpAttributes, Error> query_qp(Qp& qp) {
+Result<QpStatus, Error> query_qp(Qp& qp) {
   if (!qp.pd().context->is_usable()) return refuse(Error::kGone);
   const std::lock_guard guard(qp.pair.lock());
-  return qp.pair.attributes();
+  return QpStatus{qp.pair.attributes(), qp.pair.is_draining()};
 }
 
 Result<void, Error> destroy_qp(Qp* qp) {

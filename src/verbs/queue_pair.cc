@@ -134,7 +134,8 @@ Result<void, nic::Error> query(Qp& qp, ibv_qp_attr& attributes, ibv_qp_init_attr
   if (!now) return refuse(now.error());
   const qp::QpConfig& config = nic::config_of(*qp.nic);
   const ibv_qp& face = *qp.plain();
-  attributes = attributes_to(*now, config);
+  attributes = attributes_to(now->attributes, config);
+  attributes.sq_draining = now->is_draining;
   qp.plain()->state = attributes.qp_state;
   initial = {.qp_context = face.qp_context,
              .send_cq = face.send_cq,
