@@ -15,6 +15,7 @@
 #include <cerrno>
 #include <csetjmp>
 #include <csignal>
+#include <cstdint>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
@@ -208,9 +209,14 @@ void on_own_fault(int) {
   siglongjmp(own_fault, 1);
 }
 
+// Where nothing is mapped; the compiler must not see it, or it refuses.
+volatile int* nowhere() {
+  volatile std::uintptr_t address = 8;
+  return reinterpret_cast<volatile int*>(address);
+}
+
 void fault_once() {
-  auto* nowhere = reinterpret_cast<volatile int*>(8);
-  if (sigsetjmp(own_fault, 1) == 0) *nowhere = 1;
+  if (sigsetjmp(own_fault, 1) == 0) *nowhere() = 1;
 }
 
 // The program's own handler of faults, installed before or after ours, gets its own faults only.
@@ -243,7 +249,7 @@ bool fault_kills() {
   if (child == 0) {
     Node node;
     node.create();
-    *reinterpret_cast<volatile int*>(8) = 1;
+    *nowhere() = 1;
     _exit(0);
   }
   int status = 0;
