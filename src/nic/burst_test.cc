@@ -95,7 +95,9 @@ TEST(Burst, OfConnectionsKeepsTheLink) {
   ASSERT_EQ(socketpair(AF_UNIX, SOCK_STREAM, 0, ends), 0);
   std::vector<pid_t> peers;
   for (const int end : ends) {
-    const std::string value = std::string(kVariable) + "=" + std::to_string(end);
+    std::string value = kVariable;
+    value += '=';
+    value += std::to_string(end);
     const pid_t peer = fork();
     if (peer == 0) {
       const char* words[] = {"nic_test", "--gtest_filter=Burst.Peer", nullptr};
