@@ -86,7 +86,6 @@ Result<Engine*, Error> Engine::start(Nic& nic) {
   engine->control_ = std::move(*control);
   engine->doorbell_ = std::make_unique<host::Doorbell>(engine->control_->page());
   engine->settle_scanning();
-  nic.queue_pairs().add_slot(engine->control_->first_slot());
 
   pthread_attr_t attributes;
   pthread_attr_init(&attributes);
@@ -111,6 +110,8 @@ Result<Engine*, Error> Engine::start(Nic& nic) {
     return refuse(Error::kNoRoom);
   }
   pthread_setname_np(thread, "verbena-nic");
+  // Not before: without its thread the slot would be free for others again.
+  nic.queue_pairs().add_slot(engine->control_->first_slot());
   return engine.release();
 }
 
@@ -257,9 +258,11 @@ bool Engine::scan(Patience patience) {
   }
   bool found = false;
   for (Qp* qp : watched_) {
-    std::unique_lock qp_guard(qp->pair.lock(), std::try_to_lock);
-    // Somebody is at it right now: as good as found.
-    if (!qp_guard.owns_lock()) {
+    std::unique_lock qp_guard(qp->pair.lock(), std::defer_lock);
+    if (patience == Patience::kSome) {
+      qp_guard.lock();
+    } else if (!qp_guard.try_lock()) {
+      // Somebody is at it right now: as good as found.
       found = true;
       continue;
     }

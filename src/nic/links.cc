@@ -3,6 +3,7 @@
 // links_datagrams.cc.
 #include "nic/links.h"
 
+#include <algorithm>
 #include <cstring>
 #include <utility>
 
@@ -15,8 +16,9 @@
 namespace verbena::nic {
 namespace {
 
-// Until a peer is looked at again that did not read all that we sent.
-constexpr Duration kOfferPause = Duration::milliseconds(1);
+// Until a peer is looked at again that did not read all that we sent; it may be stopped.
+constexpr Duration kOfferPauseMin = Duration::milliseconds(1);
+constexpr Duration kOfferPauseMax = Duration::milliseconds(64);
 
 bool takes_part(qp::QpState state) {
   return state == qp::QpState::kReadyToReceive || state == qp::QpState::kReadyToSend ||
@@ -147,20 +149,23 @@ void Links::hold_back(const Offer& offer, Process& process) {
     qp->link = process.link;
   }
   process.offers.push_back(offer);
-  control_->call_at(clock_now() + kOfferPause);
+  offer_pause_ = kOfferPauseMin;
+  control_->call_at(clock_now() + offer_pause_);
 }
 
 void Links::tick(Instant now) {
   bool goes_on = false;
+  offer_pause_ = std::min(offer_pause_ * 2, kOfferPauseMax);
   for (auto& [id, process] : processes_) {
     while (!process.offers.empty() && !control_->has_queued(id)) {
       const Offer next = process.offers.front();
       process.offers.pop_front();
       make_offer(next, process);
+      offer_pause_ = kOfferPauseMin;
     }
     goes_on |= !process.offers.empty();
   }
-  if (goes_on) control_->call_at(now + kOfferPause);
+  if (goes_on) control_->call_at(now + offer_pause_);
 }
 
 void Links::make_offer(const Offer& offer, Process& process) {

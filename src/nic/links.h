@@ -183,6 +183,7 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   };
   std::deque<OwnMessage> to_self_;  // the control thread's
   bool is_hearing_self_ = false;
+  Duration offer_pause_;  // the control thread's
 
   Mutex looking_lock_;
   std::vector<QpNum> looking_;  // those that went to RTR since the control thread looked

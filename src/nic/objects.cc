@@ -8,6 +8,7 @@
 
 #include "base/mutex.h"
 #include "host/interfaces.h"
+#include "nic/engine.h"
 #include "nic/nic.h"
 
 namespace verbena::nic {
@@ -27,6 +28,9 @@ Error error_of(memory::RegisterError error) {
   }
   return Error::kInvalid;
 }
+
+// What a program may see of the past.
+constexpr Duration kSeenFor = Duration::milliseconds(10);
 
 memory::RegionConfig region_of(const Mr& mr) {
   return {.pd = mr.pd->id,
@@ -59,18 +63,30 @@ bool Context::move_to_child() {
   return true;
 }
 
-std::vector<Gid> Context::gids() const {
-  for (Device& device : devices()) {
-    if (device.name == device_.name) return std::move(device.gids);
+std::vector<Gid> Context::gids() const { return present().gids; }
+bool Context::port_is_up() const { return present().is_up; }
+
+// Asking the system takes longer than all the rest of such a call, and programs ask for entry after
+// entry, or make address handles by the hundred.
+Device Context::present() const {
+  const std::unique_lock guard(seen_lock_, std::try_to_lock);
+  // Somebody asks, or did when this process was forked.
+  if (!guard.owns_lock()) return ask();
+  const Instant now = clock_now();
+  if (now >= seen_until_) {
+    seen_ = ask();
+    seen_until_ = now + kSeenFor;
   }
-  return device_.gids;
+  return seen_;
 }
 
-bool Context::port_is_up() const {
-  for (const Device& device : devices()) {
-    if (device.name == device_.name) return device.is_up;
+Device Context::ask() const {
+  for (Device& device : devices()) {
+    if (device.name == device_.name) return std::move(device);
   }
-  return false;
+  Device gone = device_;
+  gone.is_up = false;
+  return gone;
 }
 
 Result<AsyncEvent, Error> next_async_event(Context& context) {

@@ -12,6 +12,8 @@
 #include <string>
 #include <vector>
 
+#include "base/mutex.h"
+#include "base/time.h"
 #include "base/types.h"
 #include "nic/device.h"
 #include "nic/error.h"
@@ -58,14 +60,20 @@ class Context {
   bool is_usable();
   // Something was made on it, or is gone again: counted by domains, completion queues, channels.
   void count_objects(int by) { objects_.fetch_add(by, std::memory_order_relaxed); }
-  // Fresh from the interface: addresses change while a device is open.
+  // From the interface, a few milliseconds ago at most: addresses change while a device is open.
   std::vector<Gid> gids() const;
   bool port_is_up() const;
 
  private:
   Context(const Device& device, std::unique_ptr<EventQueue<AsyncEvent>> async, Nic& nic);
   bool move_to_child();
+  Device present() const;
+  Device ask() const;
+
   Device device_;
+  mutable Mutex seen_lock_;
+  mutable Device seen_;
+  mutable Instant seen_until_;
   std::unique_ptr<EventQueue<AsyncEvent>> async_;
   std::atomic<Nic*> nic_;
   std::atomic<int> objects_{0};
