@@ -129,7 +129,7 @@ void ibv_free_device_list(ibv_device** list) {
   if (!list) return;
   for (ibv_device** at = list; *at; ++at)
     verbs::release(&verbs::own(*at));
-  std::free(list);
+  std::free(static_cast<void*>(list));
 }
 
 __be64 ibv_get_device_guid(ibv_device* device) {

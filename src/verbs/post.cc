@@ -136,7 +136,7 @@ std::span<const Sge> sges_of(const ibv_recv_wr& request) {
 }  // namespace
 
 std::optional<SendOpcode> opcode_from(const ibv_wr_opcode& opcode) {
-  unsigned number;  // the program may have put anything there
+  unsigned number = 0;  // the program may have put anything there
   std::memcpy(&number, &opcode, sizeof number);
   if (number >= kOpcodes.size() || kOpcodes[number] == kNotOurs) return std::nullopt;
   return static_cast<SendOpcode>(kOpcodes[number]);

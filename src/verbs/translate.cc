@@ -26,7 +26,7 @@ constexpr int kMigrationMax = IBV_MIG_ARMED;
 template <class Enum>
 int number(const Enum& value) {
   static_assert(sizeof(Enum) == sizeof(int));
-  int result;
+  int result = 0;
   std::memcpy(&result, &value, sizeof result);
   return result;
 }
