@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "arena.h"
 
-#include <infiniband/verbs.h>
 #include <sys/mman.h>
 
 #include <cstdlib>

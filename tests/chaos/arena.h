@@ -3,15 +3,14 @@
 // window and the cells may be touched by the peer; guards never change.
 #pragma once
 
+#include <infiniband/verbs.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <span>
 #include <string>
 
 #include "schedule.h"
-
-struct ibv_mr;
-struct ibv_pd;
 
 namespace chaos {
 

@@ -2,12 +2,9 @@
 // The ways in which a process ends by itself, and what its children do.
 #pragma once
 
-#include <string_view>
+#include <infiniband/verbs.h>
 
-struct ibv_context;
-struct ibv_pd;
-struct ibv_qp;
-struct ibv_cq;
+#include <string_view>
 
 namespace chaos {
 

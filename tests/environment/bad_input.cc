@@ -11,6 +11,7 @@
 #include <cstdio>
 #include <cstring>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "node.h"
@@ -29,7 +30,7 @@ using probe::Work;
 
 // What the two agree on for a case.
 struct Case {
-  const char* name;
+  std::string name;
   // What the initiator sends, given the peer's target.
   Work work;
   ibv_wc_status expected;
@@ -68,7 +69,8 @@ std::vector<Case> remote_cases() {
   const Work swap = with(write_of(0, 8), IBV_WR_ATOMIC_CMP_AND_SWP);
   const ibv_event_type access = IBV_EVENT_QP_ACCESS_ERR;
   std::vector<Case> cases;
-  const auto add_case = [&](const char* name, const Work& work, char target, unsigned rights) {
+  const auto add_case = [&](const std::string& name, const Work& work, char target,
+                            unsigned rights) {
     cases.push_back({.name = name,
                      .work = work,
                      .expected = kAccess,
@@ -77,13 +79,12 @@ std::vector<Case> remote_cases() {
                      .access = rights,
                      .event = access});
   };
-  for (const auto& [what, work] :
-       {std::pair{"WRITE", write}, {"READ", read}, {"FETCH_ADD", add}, {"CMP_SWP", swap}}) {
-    static std::vector<std::string> names;
-    names.reserve(64);
-    const auto name = [&](const char* rest) {
-      return names.emplace_back(std::string(what) + rest).c_str();
-    };
+  const std::pair<const char*, Work> verbs[] = {
+      {"WRITE", write}, {"READ", read}, {"FETCH_ADD", add}, {"CMP_SWP", swap}};
+  for (const auto& verb : verbs) {
+    const std::string what = verb.first;
+    const Work& work = verb.second;
+    const auto name = [&](const char* rest) { return what + rest; };
     add_case(name(" with a wrong key"), work, 'k', probe::kAllAccess);
     add_case(name(" with a key of another PD"), work, 'p', probe::kAllAccess);
     add_case(name(" to a deregistered region"), work, 'd', probe::kAllAccess);
@@ -217,17 +218,17 @@ void be_target(Node& node, Wire& wire, const Case& each) {
   wire.meet();
   if (each.receiver_expected != IBV_WC_SUCCESS) {
     const ibv_wc completion = node.wait();
-    require(completion.status == each.receiver_expected, "%s: the receive ends with %s", each.name,
-            ibv_wc_status_str(completion.status));
+    require(completion.status == each.receiver_expected, "%s: the receive ends with %s",
+            each.name.c_str(), ibv_wc_status_str(completion.status));
   }
-  expect_event(node, each.event, each.name);
+  expect_event(node, each.event, each.name.c_str());
   if (each.target == 'u') {
     void* again = mmap(target.data(), kSize, PROT_READ | PROT_WRITE,
                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0);
     require(again != MAP_FAILED, "mmap");
     std::memset(target.data(), static_cast<int>(probe::kCanary), kSize);
   }
-  require(target.is_untouched(), "%s: memory was touched", each.name);
+  require(target.is_untouched(), "%s: memory was touched", each.name.c_str());
   probe::drain_events(node);
   require(ibv_destroy_qp(qp) == 0, "ibv_destroy_qp");
   if (each.target != 'd') require(ibv_dereg_mr(mr) == 0, "ibv_dereg_mr");
@@ -256,21 +257,22 @@ void be_initiator(Node& node, Wire& wire, const Case& each) {
   if (each.source == 'b') work.memory = source.data() + kSize - 8;
   if (each.source == 'd') require(ibv_dereg_mr(mr) == 0, "ibv_dereg_mr");
   if (each.source == 'u') munmap(source.data(), kSize);
-  require(probe::post(qp, work) == 0, "%s: ibv_post_send refuses", each.name);
+  require(probe::post(qp, work) == 0, "%s: ibv_post_send refuses", each.name.c_str());
   const ibv_wc completion = node.wait();
   require(completion.wr_id == work.id &&
               (completion.status == each.expected || completion.status == each.or_else),
-          "%s: ends with %s (%u), not %s", each.name, ibv_wc_status_str(completion.status),
+          "%s: ends with %s (%u), not %s", each.name.c_str(), ibv_wc_status_str(completion.status),
           completion.vendor_err, ibv_wc_status_str(each.expected));
-  require(completion.qp_num == qp->qp_num, "%s: of another queue pair", each.name);
+  require(completion.qp_num == qp->qp_num, "%s: of another queue pair", each.name.c_str());
   // The queue pair is in error now: what follows is flushed.
   work.id = 2;
-  require(probe::post(qp, work) == 0, "%s: ibv_post_send in error refuses", each.name);
+  require(probe::post(qp, work) == 0, "%s: ibv_post_send in error refuses", each.name.c_str());
   const ibv_wc flushed = node.wait();
   require(flushed.wr_id == 2 && flushed.status == IBV_WC_WR_FLUSH_ERR, "%s: not flushed but %s",
-          each.name, ibv_wc_status_str(flushed.status));
+          each.name.c_str(), ibv_wc_status_str(flushed.status));
   wire.meet();
-  if (each.source != 'u') require(source.is_untouched(), "%s: own memory changed", each.name);
+  if (each.source != 'u')
+    require(source.is_untouched(), "%s: own memory changed", each.name.c_str());
   require(ibv_destroy_qp(qp) == 0, "ibv_destroy_qp");
   if (each.source != 'd') require(ibv_dereg_mr(mr) == 0, "ibv_dereg_mr");
   require(ibv_dealloc_pd(other) == 0, "ibv_dealloc_pd");
@@ -287,17 +289,17 @@ int main() {
     ++(is_good ? passed : failed);
   };
   for (const Case& each : all_cases()) {
-    note(each.name, probe::run_two(
-                        [&](Wire& wire) {
-                          Node node;
-                          be_target(node, wire, each);
-                          probe::talk(node, wire, 2);
-                        },
-                        [&](Wire& wire) {
-                          Node node;
-                          be_initiator(node, wire, each);
-                          probe::talk(node, wire, 2);
-                        }));
+    note(each.name.c_str(), probe::run_two(
+                                [&](Wire& wire) {
+                                  Node node;
+                                  be_target(node, wire, each);
+                                  probe::talk(node, wire, 2);
+                                },
+                                [&](Wire& wire) {
+                                  Node node;
+                                  be_initiator(node, wire, each);
+                                  probe::talk(node, wire, 2);
+                                }));
   }
   for (const probe::Scene& scene : probe::bad_input_scenes()) {
     note(scene.name, probe::run_two(

@@ -75,9 +75,6 @@ Node::Node() {
   require(ibv_query_gid(context, 1, 0, &gid) == 0, "ibv_query_gid: %s", strerror(errno));
 }
 
-// Queue pairs and regions end with the process.
-Node::~Node() = default;
-
 ibv_qp* Node::create(const QpOptions& options) {
   ibv_qp_init_attr wanted{};
   wanted.send_cq = wanted.recv_cq = cq;

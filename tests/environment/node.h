@@ -77,7 +77,8 @@ class Node {
  public:
   // The first device.
   Node();
-  ~Node();
+  // Queue pairs and regions end with the process.
+  ~Node() = default;
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
 

@@ -183,6 +183,7 @@ void spawn_while_talking(Wire& wire) {
       pid_t child = 0;
       require(posix_spawn(&child, name, nullptr, nullptr, words, environ) == 0, "posix_spawn");
       require(ends_well(child), "posix_spawn's child");
+      // NOLINTNEXTLINE(bugprone-unsafe-functions): programs do
       child = vfork();
       if (child == 0) {
         execv(name, words);
