@@ -33,7 +33,8 @@ void build_grh(const DatagramRecord& record, std::span<std::byte, kGrhSize> out)
 // Many queue pairs of the process write; each takes the lock for one datagram.
 class DatagramSender {
  public:
-  static constexpr Duration kPatience = Duration::milliseconds(200);
+  // A receiver on a busy machine may not run for a while; one that takes longer is stopped.
+  static constexpr Duration kPatience = Duration::seconds(2);
 
   // `room_wanted` is set when somebody found no room: whoever hears of room lets everybody try.
   DatagramSender(Conduit conduit, PeerBell bell, std::atomic<bool>& room_wanted);
