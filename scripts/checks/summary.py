@@ -169,6 +169,19 @@ def stage_outcome(folder, stage):
     return outcome
 
 
+def grouped(skips):
+    """The skips as lines; many of one test for one reason are one line (the logs name each)."""
+    groups = {}
+    for what, why in skips:
+        *test, name = what.split(": ")
+        groups.setdefault((": ".join(test), why), []).append(name)
+    for (test, why), names in groups.items():
+        if len(names) > 3:
+            yield f"{test}: {len(names)} tests: {why}"
+        else:
+            yield from (f"{test}: {name}: {why}" for name in names)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--mode", default="quick")
@@ -193,8 +206,8 @@ def main():
     print(f"({options.mode}, {minutes} min {seconds} s; outputs are in {options.results})")
     if total.skips:
         print("\nskipped, and why:")
-        for what, why in total.skips:
-            print(f"  {what}: {why}")
+        for line in grouped(total.skips):
+            print(f"  {line}")
     if total.failures:
         print("\nfailed:")
         for what, why in total.failures:

@@ -104,11 +104,10 @@ class Suite:
 
 
 def summary(skips):
-    print("\nskipped, by reason:")
+    """A line a skip, as scripts/test reads it: it adds up those of one reason."""
     for reason, names in sorted(skips.items(), key=lambda item: -len(item[1])):
-        print(f"  {len(names):4} {reason}")
-        for name in names:
-            print(f"         {name}")
+        for name in sorted(names):
+            print(f"SKIP {name}: {' '.join(reason.split())}")
 
 
 def main():
