@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "nic/engine.h"
 
+#include <sched.h>
 #include <signal.h>
 #include <time.h>
 
@@ -24,6 +25,9 @@ constexpr std::uint32_t kPollsForLease = 64;
 // So many polls without anything to do, some microseconds, before we wake whom we wait for; and
 // again at each doubling.
 constexpr std::uint32_t kIdlePollsForNudge = 256;
+// So many, some tens of microseconds, before we let others have the core now and then.
+constexpr std::uint32_t kIdlePollsForYield = 2048;
+constexpr std::uint32_t kPollsBetweenYields = 256;
 constexpr Duration kLeaseCheckMin = Duration::milliseconds(1);
 constexpr Duration kLeaseCheckMax = Duration::milliseconds(4);
 
@@ -189,6 +193,9 @@ void Engine::drive() {
   const std::uint32_t idle = idle_polls_.load(std::memory_order_relaxed) + 1;
   idle_polls_.store(idle, std::memory_order_relaxed);
   if (idle >= kIdlePollsForNudge && std::has_single_bit(idle)) nudge_peers();
+  // Whoever we wait for may be waiting for this core. With a core for everybody this returns at
+  // once.
+  if (idle >= kIdlePollsForYield && idle % kPollsBetweenYields == 0) sched_yield();
 }
 
 // We wait for answers, and wait long. The peer's thread that polled a moment ago may do something
