@@ -4,13 +4,15 @@
 //
 // Connecting two queue pairs (each sends to the other's number):
 //  * On RTR a queue pair offers a conduit of its own to the peer's process: "requests for me go
-//  here".
+//    here".
 //  * Whoever gets an offer takes it if the queue pair it is for sends to the offering one, is in
-//  RTR or later, and has
-//    not taken one yet; else it answers "not ready".
+//    RTR or later, and has not taken one yet; else it answers "not ready".
 //  * So of two queue pairs the later one's offer is taken at once. That offer also tells the
-//  earlier one, if it was
-//    refused before, that it may offer again, with a new conduit.
+//    earlier one, if it was refused before, that it may offer again, with a new conduit.
+//  * Whoever leaves says so in both conduits. A queue pair whose conduit was taken, and whose peer
+//    left before it offered its own, hears silence from then on. When the peer comes back it gets
+//    a new conduit, unless it had used the first.
+//  * Who cannot make or map a conduit leaves, too: nobody waits for an offer that will not come.
 //  A queue pair takes one offer in the time between two RESETs: a peer that starts over alone is
 //  not connected again, as its packet sequence numbers would not fit on a wire.
 #pragma once
