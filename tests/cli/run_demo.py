@@ -61,22 +61,30 @@ def wrong_input(verbena, scratch):
 def deaths(verbena):
     """Whichever dies, the other ends, and says why."""
     for victim in ("server", "client"):
-        server, client = start_pair(verbena)
-        doomed, survivor = (server, client) if victim == "server" else (client, server)
-        doomed.kill()
-        doomed.wait()
-        start = time.monotonic()
-        try:
-            _, errors = survivor.communicate(timeout=40)
-        except subprocess.TimeoutExpired:
-            survivor.kill()
-            survivor.communicate()
-            errors = "it hangs"
-        seconds = time.monotonic() - start
+        for _ in range(5):
+            survivor, errors, seconds = kill_one(verbena, victim)
+            if survivor.returncode != 0:
+                break  # and not too late: everything was written before the kill
         verbena.check(f"death of the {victim} is noticed",
                       survivor.returncode == 1 and "write-to-client:" in errors,
                       f"status {survivor.returncode} after {seconds:.0f} s: {errors}")
-        doomed.communicate()
+
+
+def kill_one(verbena, victim):
+    """Kills one of a pair; the other, what it says, and how long it lived on."""
+    server, client = start_pair(verbena)
+    doomed, survivor = (server, client) if victim == "server" else (client, server)
+    doomed.kill()
+    doomed.wait()
+    start = time.monotonic()
+    try:
+        _, errors = survivor.communicate(timeout=40)
+    except subprocess.TimeoutExpired:
+        survivor.kill()
+        survivor.communicate()
+        errors = "it hangs"
+    doomed.communicate()
+    return survivor, errors, time.monotonic() - start
 
 
 def start_pair(verbena):
@@ -85,7 +93,7 @@ def start_pair(verbena):
     options = dict(env=verbena.environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
                    text=True)
     server = subprocess.Popen(
-        [verbena.program, "run", pair, "server", "-q", "-n", str(200 * PIECE), "-r", "2"],
+        [verbena.program, "run", pair, "server", "-q", "-n", str(1000 * PIECE), "-r", "2"],
         **options)
     for line in server.stderr:
         if match := re.match(r"port (\d+)", line):
