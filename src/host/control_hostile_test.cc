@@ -314,58 +314,58 @@ TEST_F(ControlHostile, SurvivesAnyBytes) {
 class Impostor {
  public:
   Impostor() : fd_(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {
-    const SlotAddress address(test_options().slot_name, slot);
+    const SlotAddress address(test_options().slot_name, kSlot);
     EXPECT_EQ(bind(fd_.get(), address.address(), address.size), 0);
     EXPECT_EQ(listen(fd_.get(), 16), 0);
   }
   Raw accept() { return Raw(::accept(fd_.get(), nullptr, nullptr)); }
 
-  static constexpr SlotNumber slot{1023};
+  static constexpr SlotNumber kSlot{1023};
 
  private:
   PrivateFd fd_;
 };
 
 TEST_F(ControlHostile, ReportsAHolderOfAnotherVersion) {
-  if (slot() == Impostor::slot) return;
+  if (slot() == Impostor::kSlot) return;
   Impostor impostor;
-  node.connect(Impostor::slot);
+  node.connect(Impostor::kSlot);
   Raw raw = impostor.accept();
   EXPECT_EQ(parse_frame(raw.receive())->type, FrameType::kHello);
   Bytes bytes = frame(FrameType::kWelcome);
   FrameHead head{.layout = kLayoutVersion + 1, .type = FrameType::kWelcome};
   std::memcpy(bytes.data(), &head, sizeof head);
   raw.send(bytes);
-  EXPECT_FALSE(node.reach(Impostor::slot));
+  EXPECT_FALSE(node.reach(Impostor::kSlot));
   EXPECT_EQ(node.why, Refusal::kOtherLayout);
 }
 
 TEST_F(ControlHostile, BelievesARefusalOfAnotherVersion) {
-  if (slot() == Impostor::slot) return;
+  if (slot() == Impostor::kSlot) return;
   Impostor impostor;
-  node.connect(Impostor::slot);
+  node.connect(Impostor::kSlot);
   Raw raw = impostor.accept();
   Bytes bytes;
   append(bytes, FrameHead{.layout = kLayoutVersion + 7,
                           .type = FrameType::kRefuse,
                           .detail = std::uint32_t(RefuseReason::kOtherLayout)});
   raw.send(bytes);
-  EXPECT_FALSE(node.reach(Impostor::slot));
+  EXPECT_FALSE(node.reach(Impostor::kSlot));
   EXPECT_EQ(node.why, Refusal::kOtherLayout);
 }
 
 TEST_F(ControlHostile, GivesUpOnAHolderThatDoesNotAnswer) {
-  if (slot() == Impostor::slot) return;
+  if (slot() == Impostor::kSlot) return;
   Impostor impostor;
-  EXPECT_FALSE(node.reach(Impostor::slot));
+  EXPECT_FALSE(node.reach(Impostor::kSlot));
   EXPECT_EQ(node.why, Refusal::kBusy);
   // Or that lies about the slot.
-  node.connect(Impostor::slot);
+  node.connect(Impostor::kSlot);
   for (int i = 0; i < 2; ++i) {
     Raw raw = impostor.accept();
     raw.send(frame(FrameType::kWelcome, greeting_to(slot())), {page_fd()});
   }
-  EXPECT_FALSE(node.reach(Impostor::slot));
+  EXPECT_FALSE(node.reach(Impostor::kSlot));
   EXPECT_EQ(node.why, Refusal::kBusy);
 }
 

@@ -9,8 +9,6 @@
 namespace verbena::local {
 namespace {
 
-using queues::Status;
-
 constexpr QpNum kSelf{0x4005};
 constexpr QpNum kPeer{0x8007};
 

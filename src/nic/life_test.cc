@@ -86,7 +86,7 @@ INSTANTIATE_TEST_SUITE_P(Many, Life, ::testing::Values(0, 12));
 // A thread for each end: takes what is there, arms, takes again, waits.
 class EventEnd {
  public:
-  EventEnd(World& world) : channel(*create_channel(*world.context)) {
+  explicit EventEnd(World& world) : channel(*create_channel(*world.context)) {
     node = std::make_unique<Node>(world, qp::QpType::kRc, channel, 65536);
   }
   ~EventEnd() {

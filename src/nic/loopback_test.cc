@@ -174,7 +174,7 @@ TEST_F(Loopback, ManyThreadsPostAndPollAtOnce) {
     threads.emplace_back([&nodes, i] {
       Node& own = *nodes[i];
       Node& peer = *nodes[i ^ 1];
-      const std::uint64_t half = (i & 1) * 32768u;
+      const std::uint64_t half = i % 2 == 0 ? 0 : 32768;
       for (int round = 0; round < kRounds; ++round) {
         EXPECT_TRUE(own.post(SendOpcode::kWrite, peer, half, 3000));
         EXPECT_EQ(own.wait(1).at(0).status, Status::kSuccess);

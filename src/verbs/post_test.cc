@@ -12,7 +12,7 @@ namespace {
 TEST(Post, EveryOpcodeOfOursHasOneOfTheirs) {
   std::set<queues::SendOpcode> reached;
   for (int number = 0; number <= IBV_WR_ATOMIC_WRITE; ++number) {
-    ibv_wr_opcode opcode;
+    ibv_wr_opcode opcode{};
     std::memcpy(&opcode, &number, sizeof opcode);
     const auto ours = opcode_from(opcode);
     if (!ours) continue;
@@ -24,7 +24,7 @@ TEST(Post, EveryOpcodeOfOursHasOneOfTheirs) {
 TEST(Post, OpcodesThatAreNotOursAreRefused) {
   for (const int number : {int{IBV_WR_BIND_MW}, int{IBV_WR_TSO}, int{IBV_WR_DRIVER1},
                            int{IBV_WR_ATOMIC_WRITE}, 12, 13, 14, 16, 0x7fffffff, -1}) {
-    ibv_wr_opcode opcode;
+    ibv_wr_opcode opcode{};
     std::memcpy(&opcode, &number, sizeof opcode);
     EXPECT_FALSE(opcode_from(opcode)) << number;
   }

@@ -45,7 +45,7 @@ Arena::~Arena() {
 }
 
 bool Arena::register_at(ibv_pd* pd) {
-  local_ = ibv_reg_mr(pd, base_ + source_, window_ - kGuard - source_, IBV_ACCESS_LOCAL_WRITE);
+  local_ = ibv_reg_mr(pd, base_ + source_, window_ - kGuard - source_, int{IBV_ACCESS_LOCAL_WRITE});
   remote_ = ibv_reg_mr(pd, base_ + window_, cells_ + sizeof(Cells) - window_,
                        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
                            IBV_ACCESS_REMOTE_ATOMIC);

@@ -18,6 +18,7 @@ namespace probe {
 [[noreturn]] void skip(const char* why);
 template <class... Values>
 void require(bool is_right, const char* format, Values... values) {
+  // NOLINTNEXTLINE(clang-diagnostic-format-security): callers pass literals
   if (!is_right) fail(format, values...);
 }
 // Names this process in what it prints.
