@@ -18,8 +18,12 @@ namespace probe {
 [[noreturn]] void skip(const char* why);
 template <class... Values>
 void require(bool is_right, const char* format, Values... values) {
-  // NOLINTNEXTLINE(clang-diagnostic-format-security): callers pass literals
-  if (!is_right) fail(format, values...);
+  if (is_right) return;
+  if constexpr (sizeof...(values) == 0) {
+    fail("%s", format);
+  } else {
+    fail(format, values...);
+  }
 }
 // Names this process in what it prints.
 void i_am(const char* name);
