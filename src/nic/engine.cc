@@ -28,6 +28,11 @@ constexpr std::uint32_t kIdlePollsForNudge = 256;
 // So many, some tens of microseconds, before we let others have the core now and then.
 constexpr std::uint32_t kIdlePollsForYield = 2048;
 constexpr std::uint32_t kPollsBetweenYields = 256;
+// After work the NIC thread looks again for so long before it sleeps: a ring that it empties is
+// often filled again before a wake-up would be through.
+constexpr Duration kLinger = Duration::microseconds(50);
+constexpr Duration kLingerAlone = Duration::microseconds(10);
+constexpr Duration kLingerPause = Duration::milliseconds(1);
 constexpr Duration kLeaseCheckMin = Duration::milliseconds(1);
 constexpr Duration kLeaseCheckMax = Duration::milliseconds(4);
 
@@ -41,6 +46,11 @@ Error error_of(host::ControlError error) {
     case host::ControlError::kNoMemory: return Error::kNoRoom;
   }
   return Error::kNoRoom;
+}
+
+int processor_count() {
+  cpu_set_t allowed;
+  return sched_getaffinity(0, sizeof allowed, &allowed) == 0 ? CPU_COUNT(&allowed) : 1;
 }
 
 }  // namespace
@@ -134,14 +144,30 @@ Result<QpNum, Error> Engine::reserve_number() {
 }
 
 void Engine::run() {
+  const Duration linger = processor_count() > 1 ? kLinger : Duration();
+  Instant lingers_until;
+  Instant lingers_again;
+  std::uint32_t polls = 0;
   for (;;) {
-    fire_timers(clock_now());
+    const Instant now = clock_now();
+    fire_timers(now);
+    // A program that polls now and then has a use for the core itself.
+    if (polls_.load(std::memory_order_relaxed) != polls) {
+      polls = polls_.load(std::memory_order_relaxed);
+      lingers_again = now + kLingerPause;
+    }
     if (is_leased()) {
       nap_while_leased();
       // Whoever ended the nap knows better than the lease: a program may poll a little and then
       // wait for something else.
       work(Patience::kSome);
-    } else if (!work(Patience::kSome)) {
+    } else if (work(Patience::kSome)) {
+      lingers_until = now + linger;
+    } else if (now < lingers_until && now >= lingers_again) {
+      sched_yield();
+      // Somebody else wanted this core. A wake-up gets it back sooner than a place in the queue.
+      if (clock_now() - now > kLingerAlone) lingers_again = now + kLingerPause;
+    } else {
       sleep_until_rung();
     }
   }
