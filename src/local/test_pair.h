@@ -113,7 +113,8 @@ class End : public qp::QpEvents {
   }
 
   KernelRandom random;
-  memory::RegionTable regions{1024, random};
+  memory::SectionList sections;
+  memory::RegionTable regions{1024, random, sections};
   queues::CompletionQueue completions;
   host::ProcessPage* page;
   host::Doorbell doorbell;

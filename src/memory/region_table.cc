@@ -12,7 +12,6 @@
 #include <optional>
 
 #include "base/assert.h"
-#include "base/futex.h"
 #include "memory/fault_guard.h"
 #include "memory/page_check.h"
 
@@ -79,19 +78,6 @@ Result<std::unique_ptr<std::vector<RegionPiece>>, RegisterError> checked(
   return std::make_unique<std::vector<RegionPiece>>(*std::move(pieces));
 }
 
-// Waits until the leases on a closed place are back.
-void drain(RegionEntry& entry) {
-  // About as long as a copy of the greatest length takes.
-  constexpr int kSpins = 1000;
-  for (int i = 0; i < kSpins; ++i) {
-    if (entry.state.load(std::memory_order_acquire) == 0) return;
-    spin_pause();
-  }
-  while (const std::uint32_t state = entry.state.load(std::memory_order_acquire)) {
-    futex_wait(entry.state, state, FutexScope::kProcess);
-  }
-}
-
 }  // namespace
 
 bool is_valid_access(std::uint32_t access) {
@@ -102,29 +88,17 @@ bool is_valid_access(std::uint32_t access) {
   return !(access & (kRemoteWrite | kRemoteAtomic)) || (access & kLocalWrite);
 }
 
-void RegionLease::wake_owner(RegionEntry& entry) {
-  futex_wake(entry.state, INT32_MAX, FutexScope::kProcess);
+Extent RegionLease::next_piece() const {
+  const auto piece =
+      std::upper_bound(entry_->pieces->begin(), entry_->pieces->end(), offset_,
+                       [](std::uint64_t at, const RegionPiece& p) { return at < p.end; });
+  return {.address = piece->address + (offset_ - piece->begin),
+          .length = std::min(left_, piece->end - offset_)};
 }
 
-Extent RegionLease::next() {
-  if (left_ == 0) return {};
-  Extent extent;
-  if (entry_->address) [[likely]] {
-    extent = {.address = entry_->address + offset_, .length = left_};
-  } else {
-    const auto piece =
-        std::upper_bound(entry_->pieces->begin(), entry_->pieces->end(), offset_,
-                         [](std::uint64_t at, const RegionPiece& p) { return at < p.end; });
-    extent = {.address = piece->address + (offset_ - piece->begin),
-              .length = std::min(left_, piece->end - offset_)};
-  }
-  offset_ += extent.length;
-  left_ -= extent.length;
-  return extent;
-}
-
-RegionTable::RegionTable(std::uint32_t regions_max, RandomSource& random)
+RegionTable::RegionTable(std::uint32_t regions_max, RandomSource& random, AccessSections& sections)
     : random_(random),
+      sections_(sections),
       memory_(map_memory(table_bytes(std::bit_ceil(std::max(regions_max, 1u))))),
       regions_max_(memory_ ? regions_max : 0),
       place_mask_(memory_ ? std::bit_ceil(std::max(regions_max, 1u)) - 1 : 0),
@@ -140,31 +114,6 @@ RegionTable::~RegionTable() {
     --lists_;
   }
   if (memory_) syscall(SYS_munmap, memory_, table_bytes(place_mask_ + 1));
-}
-
-Result<RegionLease, RegionRefusal> RegionTable::lease(MemoryKey key, PdId pd, std::uint64_t address,
-                                                      std::uint64_t length, std::uint32_t access) {
-  RegionEntry& entry = place_of(key);
-  // So that wrong keys do not write into the table.
-  if (entry.key.load(std::memory_order_relaxed) != key.value || key.value == 0) {
-    return refuse(RegionRefusal::kNoSuchKey);
-  }
-  const std::uint32_t state =
-      entry.state.fetch_add(RegionEntry::kOneLease, std::memory_order_acquire);
-  // Gives the lease back when we refuse.
-  RegionLease lease(&entry, 0, length);
-  if (!(state & RegionEntry::kOpen) || entry.key.load(std::memory_order_relaxed) != key.value) {
-    return refuse(RegionRefusal::kNoSuchKey);
-  }
-  if (entry.pd != pd.value) return refuse(RegionRefusal::kOtherDomain);
-  lease.offset_ = address - entry.iova;
-  // An address below the region wraps to an offset above its length, because iova + length does not
-  // wrap.
-  if (lease.offset_ > entry.length || length > entry.length - lease.offset_) {
-    return refuse(RegionRefusal::kOutOfRange);
-  }
-  if ((entry.access & access) != access) return refuse(RegionRefusal::kNoPermission);
-  return lease;
 }
 
 std::uint32_t RegionTable::take_place() {
@@ -220,8 +169,8 @@ Result<MemoryKey, RegisterError> RegionTable::add(const RegionConfig& config) {
   const MemoryKey key = new_key(place);
   RegionEntry& entry = entries_[place];
   fill(entry, config, *std::move(pieces));
-  entry.key.store(key.value, std::memory_order_relaxed);
-  entry.state.fetch_or(RegionEntry::kOpen, std::memory_order_release);
+  entry.own_key = key.value;
+  entry.key.store(key.value, std::memory_order_release);
   return key;
 }
 
@@ -230,23 +179,21 @@ Result<MemoryKey, RegisterError> RegionTable::change(MemoryKey key, const Region
   if (!pieces) return refuse(pieces.error());
   RegionEntry& entry = place_of(key);
   if (const auto refusal = close(key)) return refuse(*refusal);
-  drain(entry);
   std::lock_guard guard(lock_);
   fill(entry, config, *std::move(pieces));
-  entry.state.fetch_or(RegionEntry::kOpen, std::memory_order_release);
+  entry.key.store(key.value, std::memory_order_release);
   return key;
 }
 
 std::optional<RegisterError> RegionTable::close(MemoryKey key) {
   RegionEntry& entry = place_of(key);
-  std::lock_guard guard(lock_);
-  if (key.value == 0 || entry.key.load(std::memory_order_relaxed) != key.value) {
-    return RegisterError::kNoSuchKey;
+  {
+    std::lock_guard guard(lock_);
+    if (key.value == 0 || entry.own_key != key.value) return RegisterError::kNoSuchKey;
+    // Whoever closed it owns the place until it is open or free again.
+    if (entry.key.exchange(0, std::memory_order_seq_cst) == 0) return RegisterError::kBusy;
   }
-  // Whoever closed it owns the place until it is open or free again.
-  const std::uint32_t before =
-      entry.state.fetch_and(~RegionEntry::kOpen, std::memory_order_acq_rel);
-  if (!(before & RegionEntry::kOpen)) return RegisterError::kBusy;
+  sections_.wait_until_left();
   return std::nullopt;
 }
 
@@ -258,11 +205,10 @@ bool RegionTable::remove(MemoryKey key) {
   }
   if (refusal) return false;
   RegionEntry& entry = place_of(key);
-  drain(entry);
   std::lock_guard guard(lock_);
   if (entry.pieces) --lists_;
   delete std::exchange(entry.pieces, nullptr);
-  entry.key.store(0, std::memory_order_relaxed);
+  entry.own_key = 0;
   give_back_place(key.value & place_mask_);
   return true;
 }

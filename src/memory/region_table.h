@@ -3,14 +3,9 @@
 // 1, 10.6).
 //
 // A key is 32 random bits of the kernel's generator; the lower ones happen to be a free place of
-// the table, so a look-up is one load and a compare. Whoever touches a region's memory holds a
-// lease on it; taking the region away waits for the leases that are out, which is short, because a
-// lease covers one copy of bounded length.
-//
-// Each place of the table has a state word: the number of leases, and a bit that says that more are
-// given. A lease counts itself first and looks then: as long as it counts and the bit was set,
-// nobody changes the place. Whoever takes a region away clears the bit, waits until the number is
-// 0, and owns the place from then on.
+// the table, so a look-up is one load and a compare. Whoever touches a region's memory is in an
+// access section (access_sections.h). Taking a region away hides its key, then waits until every
+// section that may have seen it is over: a lease costs its user nothing to get or to give back.
 #pragma once
 
 #include <atomic>
@@ -26,6 +21,7 @@
 #include "base/random.h"
 #include "base/result.h"
 #include "base/types.h"
+#include "memory/access_sections.h"
 #include "memory/guarded_copy.h"
 
 namespace verbena::memory {
@@ -86,12 +82,10 @@ struct RegionPiece {
 // One place of the table: a cache line. All zero is a free place, so that fresh memory needs no
 // work.
 struct alignas(64) RegionEntry {
-  static constexpr std::uint32_t kOpen = 1;      // gives leases
-  static constexpr std::uint32_t kOneLease = 2;  // the bits above count them
   static constexpr unsigned kPastKeys = 3;
 
-  std::atomic<std::uint32_t> state;
-  std::atomic<std::uint32_t> key;
+  std::atomic<std::uint32_t> key;  // 0: gives no leases
+  std::uint32_t own_key;           // also while it is being changed or removed; 0: a free place
   std::uint32_t pd;
   std::uint32_t access;
   std::uint64_t iova;
@@ -104,31 +98,26 @@ static_assert(sizeof(RegionEntry) == 64);
 
 class RegionTable;
 
-// The right to touch one range until destroyed. Cheap to make; never kept across calls.
+// The right to touch one range until the access section ends in which it was given.
 class RegionLease {
  public:
-  RegionLease(RegionLease&& other) noexcept
-      : entry_(std::exchange(other.entry_, nullptr)), offset_(other.offset_), left_(other.left_) {}
-  ~RegionLease() {
-    if (entry_) release(*entry_);
-  }
   // The range in order. Most have one extent; `next` gives the following ones, empty after the
   // last.
-  Extent next();
+  Extent next() {
+    if (left_ == 0) return {};
+    const Extent extent = entry_->address ? Extent{entry_->address + offset_, left_} : next_piece();
+    offset_ += extent.length;
+    left_ -= extent.length;
+    return extent;
+  }
 
  private:
   friend class RegionTable;
-  RegionLease(RegionEntry* entry, std::uint64_t offset, std::uint64_t length)
+  RegionLease(const RegionEntry* entry, std::uint64_t offset, std::uint64_t length)
       : entry_(entry), offset_(offset), left_(length) {}
-  static void release(RegionEntry& entry) {
-    const std::uint32_t before =
-        entry.state.fetch_sub(RegionEntry::kOneLease, std::memory_order_release);
-    // The last one of a closed place.
-    if (before == RegionEntry::kOneLease) wake_owner(entry);
-  }
-  static void wake_owner(RegionEntry& entry);
+  Extent next_piece() const;
 
-  RegionEntry* entry_;
+  const RegionEntry* entry_;
   std::uint64_t offset_;
   std::uint64_t left_;
 };
@@ -137,7 +126,7 @@ class RegionTable {
  public:
   // Up to 2^24 regions. The memory is touched as it is used; when there is no room even for the
   // addresses, the table takes no region at all.
-  RegionTable(std::uint32_t regions_max, RandomSource& random);
+  RegionTable(std::uint32_t regions_max, RandomSource& random, AccessSections& sections);
   ~RegionTable();
   RegionTable(const RegionTable&) = delete;
   RegionTable& operator=(const RegionTable&) = delete;
@@ -151,18 +140,34 @@ class RegionTable {
   // memory any more.
   Result<MemoryKey, RegisterError> change(MemoryKey key, const RegionConfig& config);
   // False when there is no such region. After the return nobody touches its memory any more. Never
-  // called by who holds a lease.
+  // called from an access section.
   bool remove(MemoryKey key);
 
-  // The one check of key, domain, range and rights. A length of 0 needs no valid key (IBTA vol
-  // 1, 9.7.4.1.2 says that a zero-length request is not checked): callers do not ask.
+  // The one check of key, domain, range and rights. In an access section only. A length of 0 needs
+  // no valid key (IBTA vol 1, 9.7.4.1.2 says that a zero-length request is not checked): callers do
+  // not ask.
   Result<RegionLease, RegionRefusal> lease(MemoryKey key, PdId pd, std::uint64_t address,
-                                           std::uint64_t length, std::uint32_t access);
+                                           std::uint64_t length, std::uint32_t access) const {
+    const RegionEntry& entry = place_of(key);
+    if (entry.key.load(std::memory_order_acquire) != key.value || key.value == 0) {
+      return refuse(RegionRefusal::kNoSuchKey);
+    }
+    if (entry.pd != pd.value) return refuse(RegionRefusal::kOtherDomain);
+    // An address below the region wraps to an offset above its length, because iova + length does
+    // not wrap.
+    const std::uint64_t offset = address - entry.iova;
+    if (offset > entry.length || length > entry.length - offset) {
+      return refuse(RegionRefusal::kOutOfRange);
+    }
+    if ((entry.access & access) != access) return refuse(RegionRefusal::kNoPermission);
+    return RegionLease(&entry, offset, length);
+  }
   std::uint32_t count() const { return count_.load(std::memory_order_relaxed); }
 
  private:
   RegionEntry& place_of(MemoryKey key) const { return entries_[key.value & place_mask_]; }
-  // After it gives nothing the caller owns the place: nobody else gets a lease or closes it.
+  // After it gives nothing the caller owns the place: nobody has a lease on it, gets one, or closes
+  // it.
   std::optional<RegisterError> close(MemoryKey key);
   // With the lock held.
   std::uint32_t take_place();
@@ -173,6 +178,7 @@ class RegionTable {
 
   Mutex lock_;
   RandomSource& random_;
+  AccessSections& sections_;
   std::byte* const memory_;  // entries, then free places
   const std::uint32_t regions_max_;
   const std::uint32_t place_mask_;

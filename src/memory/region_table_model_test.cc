@@ -15,7 +15,7 @@ namespace {
 
 // A table beside a map that says the same in a plain way, with 128-bit sums.
 struct RegionModel {
-  explicit RegionModel(std::uint64_t seed) : random(seed), table(16, random) {}
+  explicit RegionModel(std::uint64_t seed) : random(seed), table(16, random, sections) {}
 
   RegionConfig any_config() {
     RegionConfig config{.pd = {static_cast<std::uint32_t>(random.below(3))},
@@ -127,6 +127,7 @@ struct RegionModel {
   }
 
   SeededRandom random;
+  SectionList sections;
   RegionTable table;
   TestPages pages{4};
   std::map<std::uint32_t, RegionConfig> regions;

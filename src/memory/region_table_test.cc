@@ -31,6 +31,11 @@ class Regions : public testing::Test {
     EXPECT_TRUE(key.has_value());
     return key.value_or(MemoryKey{});
   }
+  bool write_in_section(SectionLock& lock, MemoryKey key, std::span<const std::byte> from) {
+    const std::lock_guard section(lock);
+    return write_range(table, kDomain, key, pages.address(), from).has_value();
+  }
+
   // What a lease is refused for, or nothing.
   std::optional<RegionRefusal> refusal(MemoryKey key, std::uint64_t address, std::uint64_t length,
                                        std::uint32_t access = 0, PdId pd = kDomain) {
@@ -40,7 +45,8 @@ class Regions : public testing::Test {
   }
 
   KernelRandom random;
-  RegionTable table{1000, random};
+  SectionList sections;
+  RegionTable table{1000, random, sections};
   TestPages pages{4};
 };
 
@@ -224,7 +230,7 @@ TEST_F(Regions, ARefusedChangeLeavesTheRegion) {
 
 TEST_F(Regions, FillsUpToItsLimitAndNotBeyond) {
   for (const std::uint32_t limit : {1u, 3u, 64u, 100u}) {
-    RegionTable own(limit, random);
+    RegionTable own(limit, random, sections);
     std::set<std::uint32_t> keys;
     for (std::uint32_t i = 0; i < limit; ++i) {
       const auto key = own.add(region_of(pages));
@@ -237,14 +243,14 @@ TEST_F(Regions, FillsUpToItsLimitAndNotBeyond) {
     EXPECT_TRUE(own.add(region_of(pages)));
     EXPECT_EQ(own.add(region_of(pages)).error(), RegisterError::kTooMany);
   }
-  RegionTable none(0, random);
+  RegionTable none(0, random, sections);
   EXPECT_EQ(none.add(region_of(pages)).error(), RegisterError::kTooMany);
   EXPECT_FALSE(none.lease({5}, kDomain, 0, 1, 0));
 }
 
 TEST_F(Regions, FiftyThousandHaveKeysThatNobodyGuesses) {
   constexpr std::uint32_t kRegions = 50'000;
-  RegionTable own(65'536, random);
+  RegionTable own(65'536, random, sections);
   std::set<std::uint32_t> keys;
   unsigned set_bits[32] = {};
   for (std::uint32_t i = 0; i < kRegions; ++i) {
@@ -272,7 +278,7 @@ TEST_F(Regions, AKeyIsNotGivenOutAgainSoonEvenByABadGenerator) {
   struct Stuck final : RandomSource {
     std::uint64_t next() override { return 0; }
   } stuck;
-  RegionTable own(1, stuck);
+  RegionTable own(1, stuck, sections);
   std::set<std::uint32_t> last;
   for (int i = 0; i < 4; ++i) {
     const auto key = own.add(region_of(pages));
@@ -296,9 +302,9 @@ TEST_F(Regions, ATableUnderATightAddressSpaceLimitStillWorks) {
   const rlimit tight{.rlim_cur = mapped * kPage + (6u << 20), .rlim_max = limit.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_AS, &tight), 0);
   {
-    RegionTable own(65'536, random);
+    RegionTable own(65'536, random, sections);
     EXPECT_TRUE(own.add(region_of(pages)));
-    RegionTable too_large(1u << 20, random);
+    RegionTable too_large(1u << 20, random, sections);
     EXPECT_EQ(too_large.add(region_of(pages)).error(), RegisterError::kTooMany);
     EXPECT_FALSE(too_large.lease({77}, kDomain, pages.address(), 1, 0));
     EXPECT_FALSE(too_large.remove({77}));
@@ -314,13 +320,16 @@ TEST_F(Regions, NotOneByteAfterRemoveReturns) {
   std::atomic<bool> stop{false};
   std::atomic<std::uint64_t> writes{0};
   const std::vector<std::byte> pattern(4 * kPage, std::byte{0xaa});
+  std::array<SectionLock, 3> locks;
+  for (const SectionLock& lock : locks)
+    sections.add(lock);
   std::vector<std::thread> writers;
-  for (int i = 0; i < 3; ++i) {
+  for (std::size_t i = 0; i < locks.size(); ++i) {
     writers.emplace_back([&, i] {
       const std::size_t length = i == 0 ? 8 : i == 1 ? 700 : pattern.size();
       while (!stop) {
         const MemoryKey now{key.load(std::memory_order_relaxed)};
-        if (write_range(table, kDomain, now, pages.address(), {pattern.data(), length})) {
+        if (write_in_section(locks[i], now, {pattern.data(), length})) {
           writes.fetch_add(1, std::memory_order_relaxed);
         } else {
           std::this_thread::yield();
@@ -346,6 +355,8 @@ TEST_F(Regions, NotOneByteAfterRemoveReturns) {
 
 TEST_F(Regions, NotOneByteOfTheOldMemoryAfterChangeReturns) {
   const TestPages other(4);
+  SectionLock lock;
+  sections.add(lock);
   std::atomic<bool> stop{false};
   std::atomic<std::uint64_t> writes{0};
   const MemoryKey key = add(region_of(pages));
@@ -354,6 +365,7 @@ TEST_F(Regions, NotOneByteOfTheOldMemoryAfterChangeReturns) {
     const TestPages* const targets[] = {&pages, &other};
     while (!stop) {
       for (const TestPages* target : targets) {
+        const std::lock_guard section(lock);
         if (write_range(table, kDomain, key, target->address(), pattern)) {
           writes.fetch_add(1, std::memory_order_relaxed);
         }
@@ -375,17 +387,19 @@ TEST_F(Regions, NotOneByteOfTheOldMemoryAfterChangeReturns) {
   writer.join();
 }
 
-TEST_F(Regions, RemoveWaitsForALeaseThatIsOut) {
+TEST_F(Regions, RemoveWaitsForASectionThatIsOpen) {
   const MemoryKey key = add(region_of(pages));
-  std::atomic<bool> given_back{false};
+  SectionLock lock;
+  sections.add(lock);
+  std::atomic<bool> left{false};
   std::atomic<bool> removed{false};
   std::thread remover;
   {
-    auto lease = table.lease(key, kDomain, pages.address(), 8, 0);
-    ASSERT_TRUE(lease);
+    const std::lock_guard section(lock);
+    ASSERT_TRUE(table.lease(key, kDomain, pages.address(), 8, 0));
     remover = std::thread([&] {
       EXPECT_TRUE(table.remove(key));
-      EXPECT_TRUE(given_back);
+      EXPECT_TRUE(left);
       removed = true;
     });
     // No new leases as soon as the removal has begun.
@@ -395,7 +409,7 @@ TEST_F(Regions, RemoveWaitsForALeaseThatIsOut) {
       std::this_thread::yield();
     EXPECT_FALSE(removed);
     EXPECT_EQ(table.change(key, region_of(pages)).error(), RegisterError::kBusy);
-    given_back = true;
+    left = true;
   }
   remover.join();
   EXPECT_TRUE(removed);

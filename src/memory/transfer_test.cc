@@ -35,7 +35,8 @@ class Transfer : public testing::Test {
   }
 
   KernelRandom random;
-  RegionTable table{1000, random};
+  SectionList sections;
+  RegionTable table{1000, random, sections};
   TestPages pages{4};
 };
 

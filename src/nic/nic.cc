@@ -1,11 +1,22 @@
 // SPDX-License-Identifier: MIT
 #include "nic/nic.h"
 
+#include "base/fence.h"
 #include "nic/engine.h"
+#include "nic/nic_qp.h"
 
 namespace verbena::nic {
 
-Nic::Nic() : regions_(limits_.regions, random_), address_handles_(limits_.address_handles) {}
+// Queue pairs that come later find the mark; those that are removed meanwhile stay until the
+// reading section ends.
+void QpSections::wait_until_left() {
+  full_fence();
+  const QpTable::Reading reading(table_);
+  table_.each([](Qp& qp) { memory::wait_until_over(SectionLock::Watch(qp.pair.lock())); });
+}
+
+Nic::Nic()
+    : regions_(limits_.regions, random_, sections_), address_handles_(limits_.address_handles) {}
 
 Nic& Nic::current() {
   static std::atomic<Nic*> current{nullptr};

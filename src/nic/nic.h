@@ -37,6 +37,16 @@ class SharedRandom final : public RandomSource {
   KernelRandom source_;
 };
 
+// The access sections of this process: whoever touches registered memory holds a queue pair's lock.
+class QpSections final : public memory::AccessSections {
+ public:
+  explicit QpSections(QpTable& table) : table_(table) {}
+  void wait_until_left() override;
+
+ private:
+  QpTable& table_;
+};
+
 class Nic {
  public:
   // The one of this process.
@@ -68,9 +78,10 @@ class Nic {
   host::ForkGuard guard_;
   Limits limits_;
   SharedRandom random_;
+  QpTable queue_pairs_;
+  QpSections sections_{queue_pairs_};
   memory::RegionTable regions_;
   AddressHandles address_handles_;
-  QpTable queue_pairs_;
   Counts counts_;
   std::atomic<std::uint32_t> next_domain_{1};
   Mutex start_lock_;

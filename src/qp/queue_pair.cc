@@ -28,7 +28,8 @@ std::uint64_t total_length(std::span<const Sge> sges) {
 }  // namespace
 
 QueuePair::QueuePair(const QpConfig& config)
-    : config_(config),
+    : lock_(config.lock ? config.lock : &own_lock_),
+      config_(config),
       send_queue_(config.send_depth, config.send_sge_max, config.inline_max),
       own_receives_(receives_for(config)),
       window_({.type = config.type,
@@ -231,7 +232,7 @@ Result<void, PostError> QueuePair::post_receive(std::uint64_t wr_id, std::span<c
   }
   full_fence();
   if (receive_state_.load(std::memory_order_relaxed) == QpState::kError) [[unlikely]] {
-    std::lock_guard guard(lock_);
+    std::lock_guard guard(*lock_);
     if (state() == QpState::kError) responder_.flush();
   }
   return {};

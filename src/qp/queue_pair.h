@@ -8,8 +8,8 @@
 #include <memory>
 #include <span>
 
-#include "base/mutex.h"
 #include "base/result.h"
+#include "base/section_lock.h"
 #include "qp/carrier.h"
 #include "qp/responder.h"
 #include "qp/send_window.h"
@@ -52,6 +52,7 @@ struct QpConfig {
   queues::CompletionQueue* receive_completions = nullptr;
   queues::ReceiveQueue* shared_receives = nullptr;  // borrowed; null: it has its own
   memory::RegionTable* regions = nullptr;
+  SectionLock* lock = nullptr;  // borrowed, where others watch it; null: it has its own
   QpEvents* events = nullptr;
   std::uint32_t datagram_max = 4096;  // bytes in one datagram: the port's MTU
 };
@@ -85,7 +86,8 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
  public:
   explicit QueuePair(const QpConfig& config);
 
-  Mutex& lock() { return lock_; }
+  // Its holding is an access section.
+  SectionLock& lock() { return *lock_; }
 
   // All below: with the lock held.
   // Checks the move and the attributes, then acts: start, drain, flush, reset. The carrier is the
@@ -123,7 +125,8 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   void tell(QpEvent event);
   void fill(queues::SendWqe& wqe, const SendRequest& request) const;
 
-  Mutex lock_;
+  SectionLock own_lock_;
+  SectionLock* lock_;
   QpConfig config_;
   QpAttributes attributes_;
   bool fatal_told_ = false;

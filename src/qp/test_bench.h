@@ -53,7 +53,8 @@ class TestMemory {
 
   alignas(64) std::array<std::byte, 64 * 1024> bytes{};
   SeededRandom random{1};
-  memory::RegionTable table{64, random};
+  memory::SectionList sections;
+  memory::RegionTable table{64, random, sections};
   MemoryKey key;
 };
 

@@ -11,7 +11,7 @@ Endpoint::Endpoint(unsigned number, SeededRandom& random, Failures& failures,
                    std::uint32_t completions)
     : pd{2 * number + 1},
       other_pd{2 * number + 2},
-      table(32, random),
+      table(32, random, sections),
       sends(completions, this),
       receives(completions, this),
       failures_(failures),

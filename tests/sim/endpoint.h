@@ -67,6 +67,7 @@ class Endpoint final : public queues::CompletionEvents {
 
   const PdId pd;
   const PdId other_pd;
+  memory::SectionList sections;  // one thread: nobody to wait for
   memory::RegionTable table;
   queues::CompletionQueue sends;
   queues::CompletionQueue receives;
