@@ -1,0 +1,167 @@
+// SPDX-License-Identifier: MIT
+// Adoption: moving private pages of the program, in place, into a file that peers map, and back.
+//
+// It changes what memory means (MADV_DONTNEED does not zero a shared mapping, a forked child shares
+// it, pinned pages stay behind), so it is licensed narrowly: only whole pages strictly inside a
+// region, in one plain private anonymous mapping, small, few; and undone when the last registration
+// goes. No byte that anybody writes meanwhile is lost; where that cannot be promised, the answer is
+// a refusal and the memory is as before.
+//
+// How pages move (page_mover.h): the mapping's pages are taken to a *park*, an address range of
+// ours, while userfaultfd holds whoever touches the old place. They go through UFFDIO_MOVE, which
+// refuses pinned pages, into the file; the file is mapped over the old place; the waiters go on.
+// The empty park stays as long as the pages are adopted: it is the program's own mapping with its
+// flags, so that the way back ends in the very mapping that there was, which merges with its
+// neighbours. It also takes the copy that a forked child gets.
+//
+// One object a process. All calls but `overlaps` come from one thread, whose descriptor table holds
+// the descriptors: the control thread. Nothing is allocated on the heap while memory is on the
+// move, and no lock of others is taken: a thread that holds the heap's lock may be waiting for us.
+//
+// The thread that asks for a registration waits for the answer with its signals blocked: where the
+// kernel cannot hold others (needs_single_thread), a handler would be the one writer that we cannot
+// see.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+
+#include "base/result.h"
+#include "memory/arena.h"
+
+namespace verbena::memory {
+
+// Why memory is not adopted, or not given. Its peers use the ring or process_vm_writev instead.
+enum class AdoptRefusal : std::uint8_t {
+  kNoWholePage,       // the region has none
+  kTooLarge,          // this region is
+  kTooMuch,           // all adopted memory together is
+  kTooMany,           // ranges
+  kOverlap,           // a part of it is adopted already, the rest is not
+  kOtherRights,       // it is adopted for peers that may write, and these may not, or the reverse
+  kNotPlain,          // not one private anonymous read-write mapping: stack, file, shared, huge ...
+  kLocked,            // the process has locked memory
+  kPinned,            // somebody holds pages: io_uring, direct I/O, a GPU
+  kTrackedElsewhere,  // the program has a userfaultfd on it
+  kOtherThreads,      // this kernel can only do it where nobody else runs
+  kAsynchronousIo,    // and where no io_uring or aio could write meanwhile
+  kAddressSpace,      // RLIMIT_AS or RLIMIT_DATA leaves too little room, or too many mappings
+  kFileSizeLimit,     // RLIMIT_FSIZE
+  kNoMemory,
+  kNoDescriptor,
+  kDenied,    // the kernel is too old, or a filter refuses what we need
+  kShutDown,  // after close(), or in a forked child
+};
+const char* to_string(AdoptRefusal refusal);
+
+// Names one adopted range; never used twice. A range that several registrations share has one id,
+// and each registration releases it once.
+struct AdoptedId {
+  std::uint64_t value = 0;
+  friend constexpr auto operator<=>(AdoptedId, AdoptedId) = default;
+};
+
+// Where peers find the memory: the file of this kind and generation, from `offset` on.
+struct Adopted {
+  AdoptedId id;
+  std::byte* begin = nullptr;  // whole pages inside what was asked for
+  std::size_t length = 0;
+  ArenaKind kind = ArenaKind::kPeersWrite;
+  std::uint32_t generation = 0;
+  std::uint64_t offset = 0;  // of `begin` in the file
+};
+
+struct AdoptionLimits {
+  std::size_t region_bytes_max = std::size_t{32} << 20;  // larger transfers do well without
+  std::size_t total_bytes_max = std::size_t{256} << 20;  // a fork copies as much
+  std::uint32_t ranges_max = 4096;  // each costs up to four of the process's 65530 mappings
+  // Ranges up to here are populated at once, as pinning would; of larger ones the pages that the
+  // program has touched, and a peer's first touch of another page is charged to the peer.
+  std::size_t populate_bytes_max = std::size_t{1} << 20;
+};
+
+// What the owner of the regions is told, on the thread of the calls, with no lock held.
+class AdoptionEvents {
+ public:
+  // The range is about to be private again though registrations hold it (expel, undo_range). After
+  // the return no peer that obeys may touch it as shared memory. Its id is released as always.
+  virtual void leaving(AdoptedId id) = 0;
+
+ protected:
+  ~AdoptionEvents() = default;
+};
+
+struct AdoptionOptions {
+  AdoptionLimits limits;
+  AdoptionEvents* events = nullptr;
+  // Threads that never touch program memory while adopt() or release() runs: the control thread,
+  // our NIC threads, and the one that waits for the call.
+  std::uint32_t quiet_threads = 1;
+  bool use_userfault = true;  // false, for tests: as where the kernel denies it
+  bool use_move = true;       // false, for tests: as on a kernel before 6.8
+};
+
+struct AdoptionCounters {
+  std::uint64_t adopted = 0;  // ranges, ever
+  std::uint64_t undone = 0;   // and taken back
+  std::uint64_t refused = 0;
+  std::uint32_t ranges = 0;  // now
+  std::uint32_t kept = 0;    // of these: released, but could not be taken back so far
+  std::size_t bytes = 0;     // now
+};
+
+class AdoptionTable;
+
+class Adoption {
+ public:
+  // Opens what it needs early, before a program installs its filters. Never fails: what cannot be
+  // done is refused call by call.
+  explicit Adoption(AdoptionOptions options = {});
+  Adoption(const Adoption&) = delete;
+  Adoption& operator=(const Adoption&) = delete;
+  // As close(), if on the right thread; else the memory stays as it is, for good.
+  ~Adoption();
+
+  // The pages inside [address, address + length). A range that lies inside an adopted one shares
+  // it; otherwise nothing of it may be adopted. `peers_may_write`: which file.
+  Result<Adopted, AdoptRefusal> adopt(std::byte* address, std::size_t length, bool peers_may_write);
+  // Undone with the last one. Peers no longer touch it (those that obey).
+  void release(AdoptedId id);
+
+  // Zeroed memory that is shared from the start (whole pages), in the file that peers may write.
+  // adopt() inside it shares it. Its size counts as the limits say.
+  Result<std::byte*, AdoptRefusal> allocate(std::size_t length);
+  // Its address as allocate() gave it; false: it is not one. It goes when the last registration
+  // in it has been released, too.
+  bool free(std::byte* address);
+
+  // A peer cannot be trusted any more: everything becomes private memory at the same address, and
+  // later adoptions use new files. The number of bytes that could not be moved (0, but for memory
+  // that somebody pinned or a system out of memory).
+  std::size_t expel();
+
+  // The program is about to do something to these pages that shared memory would answer otherwise
+  // (madvise, mremap, munmap). Makes private what overlaps; true when nothing overlaps any more.
+  bool undo_range(const std::byte* address, std::size_t length);
+  // Whether undo_range has something to do. Any thread, any time, without a lock.
+  bool overlaps(const std::byte* address, std::size_t length) const;
+
+  // What a peer is to be given to map memory of this kind; -1: nothing is adopted so far. Belongs
+  // to the generation that adopt() told last.
+  int descriptor(ArenaKind kind) const;
+  // Counts up with each expel().
+  std::uint32_t generation() const;
+
+  // True where memory is adopted only while no thread but the quiet ones runs.
+  bool needs_single_thread() const;
+  AdoptionCounters counters() const;
+
+  // Undoes everything and closes the descriptors. Later calls are refused.
+  void close();
+
+ private:
+  std::unique_ptr<AdoptionTable> table_;
+};
+
+}  // namespace verbena::memory
