@@ -1,0 +1,114 @@
+// SPDX-License-Identifier: MIT
+#include "wire/icrc.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/assert.h"
+#include "wire/crc32.h"
+#include "wire/headers.h"
+
+namespace verbena::wire {
+namespace {
+
+constexpr std::byte kOnes{0xFF};
+constexpr std::size_t kIpv4LengthOffset = 2;
+constexpr std::size_t kIpv4IdOffset = 4;
+constexpr std::size_t kIpv4TosOffset = 1;
+constexpr std::size_t kIpv4TtlOffset = 8;
+constexpr std::size_t kIpv4ChecksumOffset = 10;
+constexpr std::size_t kIpv6LengthOffset = 4;
+constexpr std::size_t kIpv6HopLimitOffset = 7;
+constexpr std::size_t kUdpLengthOffset = 4;
+constexpr std::size_t kUdpChecksumOffset = 6;
+// Identification, flags and offset end here.
+constexpr std::size_t kIpv4BehindFragment = kIpv4Bytes - 8;
+
+void store(be16 value, std::byte* to) { std::memcpy(to, &value, sizeof value); }
+
+std::uint32_t little_endian(std::uint32_t value) {
+  return std::endian::native == std::endian::big ? __builtin_bswap32(value) : value;
+}
+
+}  // namespace
+
+FlowIcrc::FlowIcrc(const Flow& flow) : is_ipv4_(is_ipv4(flow)) {
+  std::fill_n(prefix_.begin(), kOnesBytes, kOnes);
+  std::byte* const ip = prefix_.data() + kOnesBytes;
+  const std::size_t heads = encode_ip({.flow = flow}, 0, {ip, kPrefixMax - kOnesBytes});
+  prefix_bytes_ = static_cast<std::uint8_t>(kOnesBytes + heads);
+  if (is_ipv4_) {
+    ip[kIpv4TosOffset] = ip[kIpv4TtlOffset] = kOnes;
+    std::fill_n(ip + kIpv4ChecksumOffset, 2, kOnes);
+  } else {
+    ip[0] |= std::byte{0x0F};
+    std::fill_n(ip + 1, 3, kOnes);
+    ip[kIpv6HopLimitOffset] = kOnes;
+  }
+  std::fill_n(prefix_.data() + prefix_bytes_ - kUdpBytes + kUdpChecksumOffset, 2, kOnes);
+}
+
+std::uint32_t FlowIcrc::begin(std::span<const std::byte, kBthBytes> bth, std::size_t datagram_bytes,
+                              std::uint16_t id) {
+  const auto length = static_cast<std::uint32_t>(datagram_bytes + kUdpBytes);
+  VERBENA_ASSERT(length + kIpv4Bytes <= 0xFFFF);
+  if (length != remembered_length_ || id != remembered_id_) {
+    std::byte* const ip = prefix_.data() + kOnesBytes;
+    if (is_ipv4_) {
+      store(be16(static_cast<std::uint16_t>(length + kIpv4Bytes)), ip + kIpv4LengthOffset);
+      store(be16(id), ip + kIpv4IdOffset);
+    } else {
+      store(be16(static_cast<std::uint16_t>(length)), ip + kIpv6LengthOffset);
+    }
+    store(be16(static_cast<std::uint16_t>(length)),
+          prefix_.data() + prefix_bytes_ - kUdpBytes + kUdpLengthOffset);
+    remembered_crc_ = crc32(0, std::span(prefix_).first(prefix_bytes_));
+    remembered_length_ = length;
+    remembered_id_ = id;
+  }
+  std::array<std::byte, kBthBytes> masked;
+  std::copy_n(bth.begin(), kBthBytes, masked.begin());
+  masked[Bth::kCongestionOffset] = kOnes;
+  return crc32(remembered_crc_, masked);
+}
+
+std::uint32_t FlowIcrc::compute(std::span<const std::byte> covered, std::uint16_t id) {
+  VERBENA_ASSERT(covered.size() >= kBthBytes);
+  const std::uint32_t crc = begin(covered.first<kBthBytes>(), covered.size() + kIcrcBytes, id);
+  return crc32(crc, covered.subspan(kBthBytes));
+}
+
+Result<Verified, Malformed> FlowIcrc::verify(std::span<const std::byte> datagram,
+                                             std::uint16_t id_guess) {
+  if (datagram.size() < kBthBytes + kIcrcBytes) return refuse(Malformed::kTruncated);
+  // More than an IP packet holds; no socket has ever delivered that.
+  if (datagram.size() > 0xFFFF - kIpv4Bytes - kUdpBytes) return refuse(Malformed::kIpHead);
+  const std::size_t covered = datagram.size() - kIcrcBytes;
+  const std::uint32_t difference =
+      received_icrc(datagram) ^ compute(datagram.first(covered), id_guess);
+  if (difference == 0) return Verified{.id = id_guess};
+  if (!is_ipv4_) return refuse(Malformed::kIcrc);
+
+  // e of the comment in icrc.h: the four bytes in the order of the wire, the first one lowest.
+  const std::size_t behind = kIpv4BehindFragment + kUdpBytes + covered;
+  const std::uint32_t e = crc::multiply(
+      difference, crc::inverse_power(static_cast<std::uint32_t>(behind + sizeof difference)));
+  if (e >> 16 != 0) return refuse(Malformed::kIcrc);
+  const auto id_difference = static_cast<std::uint16_t>((e & 0xFF) << 8 | e >> 8);
+  return Verified{.id = static_cast<std::uint16_t>(id_guess ^ id_difference), .is_guess = false};
+}
+
+std::uint32_t received_icrc(std::span<const std::byte> datagram) {
+  VERBENA_ASSERT(datagram.size() >= kIcrcBytes);
+  std::uint32_t icrc = 0;
+  std::memcpy(&icrc, datagram.last<kIcrcBytes>().data(), sizeof icrc);
+  return little_endian(icrc);
+}
+
+void store_icrc(std::uint32_t icrc, std::span<std::byte, kIcrcBytes> to) {
+  const std::uint32_t wire = little_endian(icrc);
+  std::memcpy(to.data(), &wire, sizeof wire);
+}
+
+}  // namespace verbena::wire
