@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+// Builds trains: the place where an engine writes its packets, so that payload is copied once, into
+// the port's buffer, and the ICRC is folded over that copy.
+//
+// A packet's IPv4 id is known before it is written, since the ICRC covers it. Packets share a train
+// where the route is the same and the size is; a shorter one ends its train (UDP_SEGMENT).
+//
+//   if (auto place = builder.place(route, size)) { write(place->room, place->ip_id);
+//   builder.commit(); } else { builder.flush(port, now); ... }
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "port/port.h"
+
+namespace verbena::port {
+
+// For one thread at a time.
+class TrainBuilder {
+ public:
+  // `bytes_max`: of all trains between two flushes.
+  TrainBuilder(const Limits& limits, std::size_t bytes_max, std::size_t trains_max);
+  TrainBuilder(const TrainBuilder&) = delete;
+  TrainBuilder& operator=(const TrainBuilder&) = delete;
+
+  struct Place {
+    std::span<std::byte> room;  // exactly `size` bytes, which must all be written
+    std::uint16_t ip_id = 0;    // of the IPv4 header; IPv6 has none
+  };
+  // None: flush first, or the packet is longer than a train can be. A place that is not committed
+  // is forgotten by the next call.
+  std::optional<Place> place(const Route& route, std::uint32_t size);
+  void commit();
+
+  bool empty() const { return trains_.empty(); }
+  // What is ready, for a port's send(). Good until the next place() or flush().
+  std::span<const Train> trains() const { return trains_; }
+  // Sends all of it. Trains that the port does not take stay at the front for the next flush;
+  // place() goes on behind them. True: nothing is left.
+  bool flush(Port& port, Instant now);
+  // Forgets everything.
+  void clear();
+
+ private:
+  bool continues(const Route& route, std::uint32_t size) const;
+
+  const Limits limits_;
+  const std::size_t trains_max_;
+  const std::size_t bytes_max_;
+  const std::unique_ptr<std::byte[]> buffer_;
+  std::size_t used_ = 0;
+  std::vector<Train> trains_;
+  // The place that was given last.
+  Route route_;
+  std::uint32_t placed_ = 0;
+  bool starts_train_ = false;
+  bool closed_ = false;  // the last train has its short packet
+};
+
+}  // namespace verbena::port

@@ -1,0 +1,95 @@
+// SPDX-License-Identifier: MIT
+// UDP port 4791 of an unprivileged process, shared with all other processes of its address.
+//
+// Sending: one socket for each destination slot, made when needed. GRO merges packets of one size
+// and source port whoever they are for; with a source port a slot a merged batch is one process's.
+// Receiving: one socket for each of our slots, from the group (socket_group.h). Every packet of a
+// batch is judged again: what is another slot's is handed over, and counted.
+//
+// The sockets lie in the program's descriptor table, at high numbers. Programs close what they do
+// not know: check_sockets() finds out, and a number that means another file now is left alone.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "base/unique_fd.h"
+#include "host/slots.h"
+#include "port/handover.h"
+#include "port/port.h"
+#include "port/steering.h"
+#include "port/udp_receiver.h"
+#include "port/udp_socket.h"
+
+namespace verbena::port {
+
+struct UdpOptions {
+  std::uint16_t port = kRocePort;
+  HandOver* hand_over = nullptr;  // none: packets for others are dropped; must outlive the port
+  bool offload = true;            // GSO; GRO is chosen when the socket is made
+  std::uint32_t send_buffer = 4 << 20;
+  std::uint32_t senders_max = 256;   // beyond it destination slots share sockets; at most 1024
+  std::uint32_t receivers_max = 64;  // slots of this process
+};
+
+class UdpPort final : public Port {
+ public:
+  explicit UdpPort(UdpOptions options);
+  UdpPort(const UdpPort&) = delete;
+  UdpPort& operator=(const UdpPort&) = delete;
+  ~UdpPort() override;
+
+  // Takes the socket that receives for a slot of ours, in place of the slot's former one if there
+  // is one. Not beside receive(). False: we have `receivers_max` slots.
+  bool add_receiver(SlotNumber slot, UniqueFd socket);
+  // Who holds the other slots. Any thread.
+  void set_steering(Steering steering);
+
+  // The slot whose socket somebody closed, if one was: it wants add_receiver() again. Sending
+  // sockets that are gone are made again by themselves. Not beside receive(); before sleeping on
+  // descriptors() is a good time.
+  std::optional<SlotNumber> check_sockets();
+
+  std::size_t send(std::span<const Train> trains, Instant now) override;
+  std::size_t receive(std::span<Received> into, Instant now) override;
+  std::span<const int> descriptors() const override { return descriptors_; }
+  Instant next_deadline() const override { return Instant::never(); }
+  Limits limits() const override;
+  Result<std::uint32_t, RouteError> payload_max(const Route& route) override;
+  std::uint16_t source_port(SlotNumber slot) override;
+  const Counters& counters() override;
+
+ private:
+  class Senders;
+
+  std::size_t send_batch(std::span<const Train> trains);
+  void drop_or_split(const Train& train, int error);
+  std::size_t receive_from(UdpReceiver& receiver, std::span<Received> into);
+  bool is_ours(const Received& packet);
+
+  const UdpOptions options_;
+  std::atomic<bool> offload_;
+  Counters counters_;
+  std::unique_ptr<Senders> senders_;
+
+  std::vector<std::unique_ptr<UdpReceiver>> receivers_;
+  std::vector<int> descriptors_;
+  std::size_t next_receiver_ = 0;
+  host::SlotSet slots_;
+  std::atomic<std::uint32_t> receive_bytes_{0};
+  std::atomic<std::uint32_t> receive_packets_{0};
+
+  Mutex steering_lock_;
+  Steering steering_;
+};
+
+}  // namespace verbena::port

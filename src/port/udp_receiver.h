@@ -1,0 +1,60 @@
+// SPDX-License-Identifier: MIT
+// One receiving socket and what was last read from it. A read brings a batch: packets of one size
+// and one sender that GRO put together, the last one shorter perhaps.
+#pragma once
+
+#include <sys/types.h>
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/types.h"
+#include "base/unique_fd.h"
+#include "port/port.h"
+
+namespace verbena::port {
+
+class UdpReceiver {
+ public:
+  static constexpr std::size_t kBatchBytes = 64 << 10;  // what GRO makes at most
+  static constexpr std::size_t kBatches = 16;
+  // A call brings in about this much: more would push out of the cache what was read first.
+  static constexpr std::size_t kBytesPerCall = 256 << 10;
+
+  UdpReceiver(SlotNumber slot, UniqueFd socket);
+  UdpReceiver(const UdpReceiver&) = delete;
+  UdpReceiver& operator=(const UdpReceiver&) = delete;
+  // Closes the socket, if the number still is our socket.
+  ~UdpReceiver();
+
+  SlotNumber slot() const { return slot_; }
+  int fd() const { return socket_.get(); }
+  // False: somebody closed it, and the number is free or some other file's.
+  bool is_open() const;
+
+  // What is there, at most `into.size()` packets. What it gave before is void.
+  std::size_t take(std::span<Received> into, Counters& counters);
+
+ private:
+  struct Batch;
+  enum class Got : std::uint8_t { kBatch, kNothing, kFailed };
+  Got read(std::size_t buffer, Counters& counters);
+  std::size_t split(std::span<Received> into);
+  std::byte* buffer(std::size_t i) { return buffers_.get() + i * kBatchBytes; }
+
+  const SlotNumber slot_;
+  UniqueFd socket_;
+  ino_t file_;
+  const std::unique_ptr<std::byte[]> buffers_;
+
+  // The batch that is being given out.
+  std::size_t current_ = 0;
+  std::span<const std::byte> rest_;
+  std::uint32_t segment_size_ = 0;
+  Received head_;  // of its next packet
+};
+
+}  // namespace verbena::port

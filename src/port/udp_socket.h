@@ -1,0 +1,87 @@
+// SPDX-License-Identifier: MIT
+// The sockets of the UDP port, and what must be set on them. Reasons are measured ones:
+//
+// * Receiving: one dual-stack `[::]` socket a slot in one reuseport group (a socket for IPv4 alone
+//   beside it would take that traffic away). GRO in; checksums of zero accepted on IPv6, as the
+//   kernel's rxe sends them; no IP_RECVERR, because then an ICMP error of one peer fails the next
+//   send to another.
+// * Sending: never connected, so that the IPv4 id is 0 (or the place in a GSO batch), with
+//   IP_PMTUDISC_PROBE: DF set, and no learnt path MTU can fail a whole batch. They receive nothing.
+//
+// All by raw system calls: libraries that interpose on libc's take over what they see
+// (raw_calls.h).
+#pragma once
+
+#include <linux/filter.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
+
+#include <cstddef>
+#include <cstdint>
+#include <span>
+
+#include "base/result.h"
+#include "base/types.h"
+
+namespace verbena::port {
+
+enum class SocketError : std::uint8_t {
+  kNoDescriptor,
+  kNoMemory,
+  kInUse,    // the UDP port belongs to another user, the kernel's rxe, or another program
+  kDenied,   // a filter refuses
+  kMissing,  // the system has no such thing
+  kClosed,   // somebody closed our descriptor
+};
+const char* to_string(SocketError error);
+
+struct ReceiverOptions {
+  std::uint32_t buffer = 8 << 20;  // asked for; net.core.rmem_max caps it
+  bool offload = true;             // GRO
+};
+
+// Not bound yet: in no group. Non-blocking, close-on-exec; the caller owns it.
+Result<int, SocketError> make_receiver(const ReceiverOptions& options);
+// From here on it is the last of the group.
+Result<void, SocketError> bind_receiver(int fd, std::uint16_t port);
+// The program of the whole group. On systems that refuse, packets are spread by hash, and handed
+// over by whoever gets them.
+Result<void, SocketError> attach_steering(int fd, std::span<const sock_filter> program);
+
+// What a descriptor from elsewhere is; nothing about it is believed.
+struct SocketFacts {
+  bool is_receiver = false;   // a UDP socket of ours to be: dual-stack or IPv4, reuseport set
+  std::uint16_t port = 0;     // 0: not bound
+  std::uint64_t cookie = 0;   // the same for each descriptor of one socket, and no other; 0: none
+  std::uint64_t network = 0;  // of its network namespace; 0: the system does not tell
+  friend bool operator==(const SocketFacts&, const SocketFacts&) = default;
+};
+SocketFacts facts_of(int fd);
+
+struct Sender {
+  int fd = -1;
+  std::uint16_t port = 0;
+};
+Result<Sender, SocketError> make_sender(std::uint32_t buffer);
+
+// Whether trains can be sent (UDP_SEGMENT, since Linux 4.18): asked, and where there is a loopback
+// interface tried.
+bool can_send_trains();
+
+// What SO_RCVBUF amounts to in packets of RoCEv2.
+struct ReceiveBudget {
+  std::uint32_t bytes = 0;
+  std::uint32_t packets = 0;
+};
+ReceiveBudget receive_budget(int fd);
+// Datagrams that found the buffer full, since the socket was made; modulo 2^32.
+std::uint32_t overflows(int fd);
+
+// Socket addresses. Where the system has no IPv6, sockets are of IPv4.
+bool has_ipv6_sockets();
+socklen_t to_socket_address(const Gid& gid, std::uint32_t interface, std::uint16_t port,
+                            sockaddr_storage& into);
+bool is_ipv4(const Gid& gid);
+bool is_link_local(const Gid& gid);
+
+}  // namespace verbena::port
