@@ -62,8 +62,8 @@ static_assert(sizeof(UdpHeader) == kUdpBytes);
 
 // Who sends to whom. IPv4 addresses are IPv4-mapped (A17.4.1), both or none.
 struct Flow {
-  Gid source;
-  Gid destination;
+  Gid source{};
+  Gid destination{};
   std::uint16_t source_port = 0;
   std::uint16_t destination_port = kRocePort;
   friend constexpr bool operator==(const Flow&, const Flow&) = default;
@@ -91,7 +91,7 @@ constexpr Gid gid_of(const std::array<std::uint8_t, 16>& ipv6) {
 
 // The IP and UDP heads in host order. What only one of the two versions has is 0 for the other.
 struct IpHead {
-  Flow flow;
+  Flow flow{};
   std::uint8_t traffic_class = 0;  // IPv4's TOS: DSCP:6 ECN:2
   std::uint8_t hop_limit = 64;     // IPv4's TTL
   std::uint16_t id = 0;

@@ -39,7 +39,7 @@ enum class Selectivity : std::uint8_t { kRange = 0, kRegion = 1 };
 // 0 when parsed, and ignored when encoded.
 struct Head {
   // BTH
-  Opcode opcode;
+  Opcode opcode{};
   bool is_solicited = false;
   bool is_migrated = true;  // MigReq: hardware sends 1, and some of it drops 0 or takes a slow path
   bool ack_request = false;
@@ -47,32 +47,32 @@ struct Head {
   bool becn = false;
   std::uint8_t pad = 0;
   std::uint16_t pkey = kDefaultPkey;
-  QpNum dest_qp;
-  Psn psn;
+  QpNum dest_qp{};
+  Psn psn{};
   // DETH
   std::uint32_t qkey = 0;
-  QpNum source_qp;
+  QpNum source_qp{};
   // XRCETH
   std::uint32_t srq_number = 0;
   // FETH
-  Placement placement;
+  Placement placement{};
   Selectivity selectivity = Selectivity::kRange;
   // RETH and AtomicETH
-  MemoryKey remote_key;
+  MemoryKey remote_key{};
   std::uint64_t remote_address = 0;
   std::uint32_t dma_length = 0;
   // AtomicETH
   std::uint64_t swap_or_add = 0;
   std::uint64_t compare = 0;
   // AETH
-  Syndrome syndrome;
-  Msn msn;
+  Syndrome syndrome{};
+  Msn msn{};
   // AtomicAckETH: what the memory held before.
   std::uint64_t original = 0;
   // ImmDt: kept in network order, as programs get it.
   std::uint32_t immediate = 0;
   // IETH
-  MemoryKey invalidate_key;
+  MemoryKey invalidate_key{};
 
   friend constexpr bool operator==(const Head&, const Head&) = default;
 };

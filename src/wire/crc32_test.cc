@@ -1,0 +1,92 @@
+// SPDX-License-Identifier: MIT
+#include "wire/crc32.h"
+
+#include <gtest/gtest.h>
+#include <zlib.h>
+
+#include <algorithm>
+#include <vector>
+
+#include "base/random.h"
+#include "base/test_seed.h"
+
+namespace verbena::wire {
+namespace {
+
+std::uint32_t zlib_crc(std::uint32_t crc, std::span<const std::byte> bytes) {
+  if (bytes.empty()) return crc;  // zlib takes a null for the wish to start
+  return static_cast<std::uint32_t>(
+      ::crc32(crc, reinterpret_cast<const Bytef*>(bytes.data()), static_cast<uInt>(bytes.size())));
+}
+
+std::vector<std::byte> random_bytes(SeededRandom& random, std::size_t count) {
+  std::vector<std::byte> bytes(count);
+  for (std::byte& byte : bytes)
+    byte = static_cast<std::byte>(random.next() >> 56);
+  return bytes;
+}
+
+TEST(Crc32, AgreesWithZlibForEveryLengthAndAlignment) {
+  SeededRandom random(test_seed());
+  const auto bytes = random_bytes(random, 4096 + 64);
+  for (std::size_t length = 0; length <= 4096; length += length < 600 ? 1 : 97) {
+    const std::size_t offset = random.below(64);
+    const auto piece = std::span(bytes).subspan(offset, length);
+    const auto before = static_cast<std::uint32_t>(random.next());
+    ASSERT_EQ(crc32(0, piece), zlib_crc(0, piece)) << length;
+    ASSERT_EQ(crc32(before, piece), zlib_crc(before, piece)) << length;
+  }
+}
+
+TEST(Crc32, FoldsPiecesToTheCrcOfTheWhole) {
+  SeededRandom random(test_seed());
+  const auto bytes = random_bytes(random, 5000);
+  for (int round = 0; round < 200; ++round) {
+    std::uint32_t crc = 0;
+    for (std::size_t at = 0; at < bytes.size();) {
+      const std::size_t piece = std::min<std::size_t>(random.below(700), bytes.size() - at);
+      crc = crc32(crc, std::span(bytes).subspan(at, piece));
+      at += piece;
+    }
+    ASSERT_EQ(crc, zlib_crc(0, bytes));
+  }
+}
+
+TEST(Crc32, CopiesAndFolds) {
+  SeededRandom random(test_seed());
+  for (const std::size_t length : {0, 1, 3, 255, 4096, 8191, 8192, 8193, 100'000}) {
+    const auto from = random_bytes(random, length);
+    std::vector<std::byte> to(length);
+    const auto before = static_cast<std::uint32_t>(random.next());
+    EXPECT_EQ(copy_and_crc(to.data(), from.data(), length, before), zlib_crc(before, from));
+    EXPECT_EQ(to, from);
+  }
+}
+
+TEST(Crc32, MultiplicationIsThatOfPolynomials) {
+  SeededRandom random(test_seed());
+  for (int round = 0; round < 1000; ++round) {
+    const auto a = static_cast<std::uint32_t>(random.next());
+    const auto b = static_cast<std::uint32_t>(random.next());
+    const auto c = static_cast<std::uint32_t>(random.next());
+    ASSERT_EQ(crc::multiply(a, crc::kOne), a);
+    ASSERT_EQ(crc::multiply(a, b), crc::multiply(b, a));
+    ASSERT_EQ(crc::multiply(a, b ^ c), crc::multiply(a, b) ^ crc::multiply(a, c));
+    ASSERT_EQ(crc::multiply(crc::multiply(a, b), c), crc::multiply(a, crc::multiply(b, c)));
+  }
+}
+
+// Zeros behind a difference multiply it by x^8 each; the inverse takes them away.
+TEST(Crc32, InversePowersUndoTheBytesBehind) {
+  const std::vector<std::byte> zeros(0xFFFF);
+  for (const std::uint32_t behind : {0u, 1u, 2u, 255u, 256u, 257u, 4144u, 65535u}) {
+    const std::uint32_t a = 0x12345678;
+    const auto tail = std::span(zeros).first(behind);
+    // The difference of two CRCs, so that their start and end values cancel.
+    const std::uint32_t moved = crc32(a, tail) ^ crc32(0, tail);
+    EXPECT_EQ(crc::multiply(moved, crc::inverse_power(behind)), a) << behind;
+  }
+}
+
+}  // namespace
+}  // namespace verbena::wire
