@@ -1,0 +1,29 @@
+// SPDX-License-Identifier: MIT
+// What the machine itself allows, measured as barely as possible: no library can be faster.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+namespace verbena::bench {
+
+// How many cache lines two cores play with.
+enum class Lines : std::uint8_t {
+  kOne,  // both write the same one in turn
+  kTwo,  // each writes its own and reads the other's, as the two ends of ib_write_lat do
+};
+
+// Two processes on two cores, one store each in turn, nothing between them but the line: the ticks
+// of each round, there and back. Nothing when the other process or the pinning failed.
+std::optional<std::vector<std::uint64_t>> line_rounds(Lines lines, int core, int other_core,
+                                                      std::uint64_t rounds);
+
+// The ticks that `times` copies of `size` bytes take, always from the same place to the same place,
+// as perftest and ucx_perftest use their buffers. Nothing when there is no memory.
+std::optional<std::uint64_t> copy_ticks(std::uint64_t size, std::uint64_t times);
+
+// From here on the calling thread stays on this core.
+bool pin(int core);
+
+}  // namespace verbena::bench

@@ -1,0 +1,284 @@
+# SPDX-License-Identifier: MIT
+"""What is measured: the list of steps. A step's measurements are taken in turn, round by round, so
+that what is compared was measured side by side; a measurement is a pair of commands, server and
+client, and the parser of what the client prints.
+"""
+
+import dataclasses
+from typing import Callable, NamedTuple, Optional
+
+from . import parsers
+
+# Names that stand in the commands for what is known only when they run.
+VERBENA, LIMITS, PORT, TIMES = "{verbena}", "{limits}", "{port}", "{times}"
+SERVER_CORE, CLIENT_CORE = "{server_core}", "{client_core}"
+
+SIZES = tuple(2**power for power in range(1, 23))  # 2 B to 4 MiB
+LATENCY_SIZES = tuple(2 * 4**power for power in range(11)) + (SIZES[-1],)
+
+SECONDS = 0.25  # that one run shall measure for
+SAMPLES = 500_000  # at most, of a latency
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    name: str  # what formulas and results call it
+    title: str
+    unit: str  # ns, GB/s, M/s
+    parse: Callable[[str, int, float], float]  # text, size, ticks a microsecond
+    client: tuple
+    server: Optional[tuple] = None
+    size: int = 0
+    environment: tuple = ()  # (name, value) pairs
+    least: int = 1000  # how often it is done at least, and at most
+    most: int = 20_000_000
+    ways: int = 2  # how often a latency is taken in one exchange: there and back
+
+    def times_for(self, value):
+        """How often it has to be done to last SECONDS, given its figure; two digits, so that
+        commands are readable."""
+        each = {
+            "ns": lambda: value * 1e-9 * self.ways,
+            "GB/s": lambda: self.size / (value * 1e9),
+            "M/s": lambda: 1 / (value * 1e6),
+        }[self.unit]()
+        return min(max(two_digits(SECONDS / each), self.least), self.most)
+
+
+def two_digits(number):
+    return int(float(f"{number:.1e}"))
+
+
+class Step(NamedTuple):
+    name: str
+    title: str
+    measurements: tuple
+    only_drawn: bool = False  # nothing is judged by it
+
+
+def pinned(core, *command):
+    return ("taskset", "-c", core, *command)
+
+
+def bytes_text(size):
+    for power, unit in ((20, "MiB"), (10, "KiB")):
+        if size >= 1 << power:
+            return f"{size >> power} {unit}"
+    return f"{size} B"
+
+
+def perftest(program, size, *options, name=None, parse, unit, **fields):
+    """An unmodified program of Debian's perftest over Verbena, both ends alike."""
+    command = (VERBENA, "run", "--", program, "-F", "-p", PORT, "-s", size, "-n", TIMES, *options)
+    kind = program.removeprefix("ib_")
+    return Measurement(
+        name=name or f"{kind}_{size}",
+        title=" ".join([program, bytes_text(size), *fields.pop("remark", ())]),
+        unit=unit,
+        parse=parse,
+        server=pinned(SERVER_CORE, *command),
+        client=pinned(CLIENT_CORE, *command, "localhost"),
+        size=size,
+        **fields,
+    )
+
+
+def latency(program, size, *options, histogram=False, **fields):
+    return perftest(
+        program,
+        size,
+        *(("-C", "-H") if histogram else ("-C",)),
+        *options,
+        parse=parsers.perftest_histogram if histogram else parsers.perftest_latency,
+        unit="ns",
+        most=SAMPLES,
+        ways=1 if "read" in program else 2,
+        **fields,
+    )
+
+
+def bandwidth(program, size, **fields):
+    # -N: no time stamps for each message, which cost as much as a small message.
+    return perftest(
+        program, size, "-N", parse=parsers.perftest_bandwidth, unit="GB/s", least=200, **fields
+    )
+
+
+def rate(program, *options, name, remark):
+    return perftest(
+        program,
+        8,
+        "-N",
+        *options,
+        name=name,
+        parse=parsers.perftest_rate,
+        unit="M/s",
+        remark=(remark,),
+    )
+
+
+def ucx(test, size, parse, unit, *, name=None, transports=None, **fields):
+    """Debian's UCX between two processes; its own choice of transports unless told."""
+    return Measurement(
+        name=name or f"{test.removeprefix('ucp_')}_{size}",
+        title=f"UCX {test} {bytes_text(size)}" + (f" {transports}" if transports else ""),
+        unit=unit,
+        parse=parse,
+        server=pinned(SERVER_CORE, "ucx_perftest", "-p", PORT),
+        client=pinned(
+            CLIENT_CORE,
+            *("ucx_perftest", "-p", PORT, "-f", "-t", test),
+            *("-s", size, "-n", TIMES, "-w", 200, "localhost"),
+        ),
+        size=size,
+        environment=(("UCX_TLS", transports),) if transports else (),
+        **fields,
+    )
+
+
+def ucx_latency(test, size):
+    return ucx(test, size, parsers.ucx_latency, "ns", most=2 * SAMPLES)
+
+
+def ucx_bandwidth(test, size, **fields):
+    return ucx(test, size, parsers.ucx_bandwidth, "GB/s", least=200, **fields)
+
+
+def tag_posix(size):
+    """UCX's tags without the kernel's copy between processes (cma), which it prefers."""
+    return ucx_bandwidth(
+        "tag_bw", size, name=f"tag_bw_posix_{size}", transports="posix,self"
+    )
+
+
+def line(kind, name, title):
+    return Measurement(
+        name=name,
+        title=title,
+        unit="ns",
+        parse=parsers.limit("one_way_ns_middle"),
+        client=(LIMITS, kind, CLIENT_CORE, SERVER_CORE, TIMES),
+        most=SAMPLES,
+    )
+
+
+# The limit of ib_write_lat, each end of which writes into memory of the other: so one cache line
+# for each direction.
+LINE = line("two-lines", "line", "cache line, one for each way")
+ONE_LINE = line("line", "one_line", "cache line, the same both ways")
+
+
+def memcpy(size):
+    return Measurement(
+        name=f"memcpy_{size}",
+        title=f"memcpy {bytes_text(size)}",
+        unit="GB/s",
+        parse=parsers.limit("gb_per_second"),
+        client=pinned(CLIENT_CORE, LIMITS, "copy", size, TIMES),
+        size=size,
+        most=100_000_000,
+        least=100,
+    )
+
+
+def rate_step(program, ucx_test, what):
+    """Messages of 8 bytes on one queue pair, with settings of perftest that a user may choose: as
+    it comes, and with lists of work requests (-l) in longer queues (-t). Not -I: perftest takes
+    inline data from the devices that it knows by name only."""
+    kind = program.removeprefix("ib_").removesuffix("_bw")
+    return Step(
+        f"{kind}-rate",
+        f"{what} of 8 bytes on one queue pair",
+        (
+            rate(program, name=f"{kind}_rate", remark="as it comes"),
+            rate(program, "-l", 16, name=f"{kind}_rate_l16", remark="-l 16"),
+            rate(program, "-l", 64, "-t", 512, name=f"{kind}_rate_l64", remark="-l 64 -t 512"),
+            ucx(ucx_test, 8, parsers.ucx_rate, "M/s", name=f"{ucx_test.split('_')[-2]}_rate"),
+        ),
+    )
+
+
+def steps():
+    """All of it, in the order in which it runs."""
+    yield Step(
+        "write-lat",
+        "RDMA WRITE, one way, both ends polling",
+        (
+            LINE,
+            latency("ib_write_lat", 2, histogram=True),
+            ONE_LINE,
+            ucx_latency("ucp_put_lat", 2),
+        ),
+    )
+    yield Step(
+        "no-adoption",
+        "RDMA WRITE into memory that stays private",
+        (
+            latency(
+                "ib_write_lat",
+                2,
+                name="write_lat_never",
+                remark=("VERBENA_ADOPT=never",),
+                environment=(("VERBENA_ADOPT", "never"),),
+            ),
+        ),
+    )
+    for size in (2, 64, 4096):
+        yield Step(
+            f"send-lat-{size}",
+            f"SEND and RECV, one way, {bytes_text(size)}",
+            (latency("ib_send_lat", size), ucx_latency("tag_lat", size)),
+        )
+    size = 65536
+    yield Step(
+        "one-sided-bw",
+        "WRITE and READ, 64 KiB",
+        (
+            bandwidth("ib_write_bw", size),
+            ucx_bandwidth("ucp_put_bw", size),
+            bandwidth("ib_read_bw", size),
+            memcpy(size),
+        ),
+    )
+    yield Step(
+        "send-bw",
+        "SEND and RECV, 64 KiB",
+        (bandwidth("ib_send_bw", size), ucx_bandwidth("tag_bw", size), tag_posix(size)),
+    )
+    yield rate_step("ib_write_bw", "ucp_put_bw", "WRITEs")
+    yield rate_step("ib_send_bw", "tag_bw", "SENDs")
+    yield from by_size()
+
+
+def by_size():
+    for size in SIZES:
+        yield Step(
+            f"bw-by-size-{size}",
+            f"bandwidth, {bytes_text(size)}",
+            (
+                bandwidth("ib_write_bw", size),
+                bandwidth("ib_read_bw", size),
+                bandwidth("ib_send_bw", size),
+                memcpy(size),
+            ),
+        )
+    for size in SIZES:
+        yield Step(
+            f"ucx-bw-by-size-{size}",
+            f"bandwidth of UCX, {bytes_text(size)}",
+            (ucx_bandwidth("ucp_put_bw", size), ucx_bandwidth("tag_bw", size), tag_posix(size)),
+            only_drawn=True,
+        )
+    for size in LATENCY_SIZES:
+        yield Step(
+            f"lat-by-size-{size}",
+            f"latency, {bytes_text(size)}",
+            (
+                latency("ib_write_lat", size, least=50),
+                latency("ib_send_lat", size, least=50),
+                latency("ib_read_lat", size, least=50),
+                ucx_latency("ucp_put_lat", size),
+                ucx_latency("tag_lat", size),
+            ),
+            only_drawn=True,
+        )

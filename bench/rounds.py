@@ -1,0 +1,108 @@
+# SPDX-License-Identifier: MIT
+"""Carries out a step: a first run of each measurement, which does not count and tells how often it
+has to be done, then rounds of all of them in turn. A round during which the machine was busy with
+something else is thrown away, whatever it measured, and taken again, a few times."""
+
+import time
+from typing import NamedTuple
+
+from . import process, quiet
+from .measurements import LIMITS, PORT, TIMES, VERBENA
+from .parsers import Misread
+
+TIMEOUT = 60  # seconds for one run
+
+
+class Settings(NamedTuple):
+    rounds: int
+    cores: tuple  # the server's, the client's
+    words: dict  # what stands in commands
+    ticks_per_us: float
+    force: bool  # go on when the machine is busy
+    patience: float  # seconds to wait for it to become quiet
+    say: callable  # progress
+
+
+class Busy(Exception):
+    """The machine is busy with something else; the text says how."""
+
+
+class StepResult(NamedTuple):
+    figures: dict  # name of the measurement to its figures, one a round
+    commands: dict  # to the client's command
+    disturbed: tuple  # why rounds were thrown away, or with force were not
+
+
+def fill(command, words):
+    return tuple(words.get(word, word) for word in map(str, command))
+
+
+def measure(measurement, times, settings):
+    """Runs it once. Returns its figure."""
+    words = {**settings.words, PORT: str(process.free_port()), TIMES: str(times)}
+    server = fill(measurement.server, words) if measurement.server else None
+    client = fill(measurement.client, words)
+    environment = dict(measurement.environment)
+    text = process.run(server, client, environment, int(words[PORT]), TIMEOUT)
+    try:
+        return measurement.parse(text, measurement.size, settings.ticks_per_us)
+    except Misread as error:
+        said = "\n".join(f"  stdout: {line}" for line in text.strip().splitlines()[-15:])
+        raise process.Failed(
+            f"cannot read what a program printed: {error}\n"
+            f"{process.shown(client, environment)}\n{said}"
+        ) from error
+
+
+def calibrate(measurement, settings):
+    """How often it has to be done. The second try, after a first that was much too short, sees it
+    at speed."""
+    times = measurement.least
+    for _ in range(2):
+        wanted = measurement.times_for(measure(measurement, times, settings))
+        if wanted <= 4 * times:
+            return wanted
+        times = wanted
+    return times
+
+
+def commands(step, times, settings):
+    """The clients' commands as one may type them."""
+    words = {**settings.words, PORT: "PORT", VERBENA: "verbena", LIMITS: "bench_limits"}
+    return {
+        m.name: process.shown(
+            fill(m.client, {**words, TIMES: str(times[m.name])}), dict(m.environment)
+        )
+        for m in step.measurements
+    }
+
+
+def one_round(step, times, settings):
+    """The figures of a round, and the reasons why they are worth nothing."""
+    reasons = quiet.look(settings.cores)
+    if reasons and not settings.force:
+        return None, reasons
+    before = quiet.times(settings.cores)
+    figures = {m.name: measure(m, times[m.name], settings) for m in step.measurements}
+    return figures, reasons + quiet.disturbances(
+        before, quiet.times(settings.cores), settings.cores
+    )
+
+
+def run(step, settings):
+    times = {m.name: calibrate(m, settings) for m in step.measurements}
+    kept, disturbed = [], []
+    until = time.monotonic() + settings.patience
+    while len(kept) < settings.rounds:
+        figures, reasons = one_round(step, times, settings)
+        if reasons:
+            disturbed.append(f"{step.name}: " + "; ".join(reasons))
+            if not settings.force:
+                if len(disturbed) > settings.rounds and time.monotonic() > until:
+                    raise Busy(disturbed[-1])
+                settings.say(f"    a round does not count: {'; '.join(reasons)}")
+                quiet.await_quiet(settings.cores, 2)
+                continue
+        kept.append(figures)
+    by_name = {m.name: [figures[m.name] for figures in kept] for m in step.measurements}
+    return StepResult(by_name, commands(step, times, settings), tuple(disturbed))
