@@ -53,4 +53,26 @@ class Instant {
   std::int64_t nanoseconds_ = 0;
 };
 
+// The time of one turn, asked for at its first use: reading a clock takes longer than most turns,
+// and most never need it.
+class Now {
+ public:
+  using Clock = Instant (*)();
+  constexpr Now(Instant known) : known_(known) {}
+  explicit constexpr Now(Clock clock) : clock_(clock) {}
+
+  operator Instant() const {
+    if (clock_) {
+      known_ = clock_();
+      clock_ = nullptr;
+    }
+    return known_;
+  }
+  friend Instant operator+(const Now& now, Duration d) { return Instant(now) + d; }
+
+ private:
+  mutable Clock clock_ = nullptr;
+  mutable Instant known_;
+};
+
 }  // namespace verbena

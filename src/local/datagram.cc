@@ -78,7 +78,7 @@ DatagramSender::DatagramSender(Conduit conduit, PeerBell bell, std::atomic<bool>
       room_wanted_(room_wanted) {}
 
 // Null when there is none.
-std::byte* DatagramSender::room(std::uint32_t units, Instant now) {
+std::byte* DatagramSender::room(std::uint32_t units, const Now& now) {
   std::byte* memory = writer_.reserve(units);
   if (!memory) {
     // Said before the second look, so that room that comes after it finds it said.
@@ -93,7 +93,7 @@ std::byte* DatagramSender::room(std::uint32_t units, Instant now) {
 DatagramReceiver::DatagramReceiver(Conduit conduit, PeerBell bell)
     : conduit_(std::move(conduit)), reader_(conduit_.request_reader()), bell_(bell) {}
 
-void DatagramCarrier::issue(qp::SendWindow& window, qp::Budget& budget, Instant now) {
+void DatagramCarrier::issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
   while (!budget.spent()) {
     const qp::Operation* op = window.next(now);
     if (!op) return deadline_.reset();
@@ -113,7 +113,7 @@ void DatagramCarrier::issue(qp::SendWindow& window, qp::Budget& budget, Instant 
 }
 
 DatagramCarrier::Outcome DatagramCarrier::send(qp::SendWindow& window, const qp::Operation& op,
-                                               Instant now) {
+                                               const Now& now) {
   const DatagramPaths::Path path = paths_.path_of(op);
   if (path.state == DatagramPaths::Path::State::kOpening) {
     deadline_ = path.opening_since + kOpeningPatience;

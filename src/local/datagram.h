@@ -42,7 +42,7 @@ class DatagramSender {
   // kFull: later. kLost: it was full for too long, or the receiver broke the rules of the ring.
   enum class Outcome : std::uint8_t { kSent, kFull, kRefused, kLost };
   template <class Fill>
-  Outcome send(std::uint32_t length, Instant now, Fill&& fill) {
+  Outcome send(std::uint32_t length, const Now& now, Fill&& fill) {
     const std::lock_guard guard(lock_);
     const std::uint32_t units = units_for(length);
     std::byte* memory = room(units, now);
@@ -59,7 +59,7 @@ class DatagramSender {
   void notify() { bell_.doorbell->notify(bell_.index); }
 
  private:
-  std::byte* room(std::uint32_t units, Instant now);
+  std::byte* room(std::uint32_t units, const Now& now);
 
   Mutex lock_;
   Conduit conduit_;
@@ -124,9 +124,9 @@ class DatagramCarrier final : public qp::Carrier {
  public:
   DatagramCarrier(QpNum self, DatagramPaths& paths) : self_(self), paths_(paths) {}
 
-  void issue(qp::SendWindow& window, qp::Budget& budget, Instant now) override;
-  void collect(qp::SendWindow&, qp::Budget&, Instant) override {}
-  bool serve(qp::Responder&, qp::Budget&, Instant) override { return false; }
+  void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) override;
+  void collect(qp::SendWindow&, qp::Budget&, const Now&) override {}
+  bool serve(qp::Responder&, qp::Budget&, const Now&) override { return false; }
   std::optional<Instant> next_deadline() const override { return deadline_; }
   bool quiesced() override { return true; }
 
@@ -134,7 +134,7 @@ class DatagramCarrier final : public qp::Carrier {
   // Being connected to another process may take its NIC a while.
   static constexpr Duration kOpeningPatience = Duration::seconds(2);
   enum class Outcome : std::uint8_t { kGone, kLater, kEnded };
-  Outcome send(qp::SendWindow& window, const qp::Operation& op, Instant now);
+  Outcome send(qp::SendWindow& window, const qp::Operation& op, const Now& now);
 
   QpNum self_;
   DatagramPaths& paths_;

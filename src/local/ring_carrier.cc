@@ -31,7 +31,7 @@ void RingCarrier::give_up() {
   outbound_ = Outbound::kClosed;
 }
 
-void RingCarrier::issue(qp::SendWindow& window, qp::Budget& budget, Instant now) {
+void RingCarrier::issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
   if (lost_) {
     // What is posted after the death ends as what was posted before.
     if (type_ != qp::QpType::kUc) return fail_lost(window, now);
@@ -56,7 +56,7 @@ void RingCarrier::issue(qp::SendWindow& window, qp::Budget& budget, Instant now)
   }
 }
 
-void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, Instant now) {
+void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
   const bool was_lost = lost_;
   requester_.collect(window, budget, now);
   if (has_farewell())
@@ -68,13 +68,13 @@ void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, Instant no
 }
 
 // Not before the peer's last answers are taken.
-void RingCarrier::fail_lost(qp::SendWindow& window, Instant now) {
+void RingCarrier::fail_lost(qp::SendWindow& window, const Now& now) {
   if (!requester_.has_answers()) window.peer_lost(now);
   deadline_.reset();
 }
 
 // Nobody answers: each timeout is one try of the oldest operation.
-void RingCarrier::count_silence(qp::SendWindow& window, Instant now) {
+void RingCarrier::count_silence(qp::SendWindow& window, const Now& now) {
   const bool is_silent = outbound_ == Outbound::kAbsent || outbound_ == Outbound::kClosed;
   if (!is_silent || timeout_ == Duration() || !window.has_work()) {
     deadline_.reset();
@@ -93,7 +93,7 @@ void RingCarrier::count_silence(qp::SendWindow& window, Instant now) {
   window.answered(window.oldest(), qp::Answer::kSilence, now);
 }
 
-bool RingCarrier::serve(qp::Responder& responder, qp::Budget& budget, Instant) {
+bool RingCarrier::serve(qp::Responder& responder, qp::Budget& budget, const Now&) {
   return responder_.serve(responder, budget);
 }
 

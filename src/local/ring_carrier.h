@@ -54,9 +54,9 @@ class RingCarrier final : public qp::Carrier {
   // It cannot be connected, for lack of memory: as if both had left.
   void give_up();
 
-  void issue(qp::SendWindow& window, qp::Budget& budget, Instant now) override;
-  void collect(qp::SendWindow& window, qp::Budget& budget, Instant now) override;
-  bool serve(qp::Responder& responder, qp::Budget& budget, Instant now) override;
+  void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) override;
+  void collect(qp::SendWindow& window, qp::Budget& budget, const Now& now) override;
+  bool serve(qp::Responder& responder, qp::Budget& budget, const Now& now) override;
   std::optional<Instant> next_deadline() const override { return deadline_; }
   bool quiesced() override { return true; }
 
@@ -74,8 +74,8 @@ class RingCarrier final : public qp::Carrier {
     return outbound_ == Outbound::kAttached ? requester_.is_closed()
                                             : outbound_ == Outbound::kUnknown && peer_left();
   }
-  void count_silence(qp::SendWindow& window, Instant now);
-  void fail_lost(qp::SendWindow& window, Instant now);
+  void count_silence(qp::SendWindow& window, const Now& now);
+  void fail_lost(qp::SendWindow& window, const Now& now);
 
   qp::QpType type_;
   RingRequester requester_;

@@ -62,7 +62,7 @@ void RingRequester::go_back() {
   sent_ = 0;
 }
 
-void RingRequester::issue(qp::SendWindow& window, qp::Budget& budget, Instant now) {
+void RingRequester::issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
   while (!budget.spent()) {
     const qp::Operation* op = window.next(now);
     if (!op) return;
@@ -144,7 +144,7 @@ RingRequester::Sent RingRequester::send_payload(qp::SendWindow& window, const qp
   }
 }
 
-void RingRequester::collect(qp::SendWindow& window, qp::Budget& budget, Instant now) {
+void RingRequester::collect(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
   if (!conduit_) return;
   // Read before the responses: a READ that it covers has its data published before.
   const std::uint32_t executed = conduit_.header().executed.load(std::memory_order_acquire);
@@ -176,7 +176,7 @@ void RingRequester::collect(qp::SendWindow& window, qp::Budget& budget, Instant 
 }
 
 void RingRequester::take(const ResponseRecord& record, const std::byte* payload,
-                         qp::SendWindow& window, Instant now) {
+                         qp::SendWindow& window, const Now& now) {
   const qp::OpIndex index(record.index);
   switch (static_cast<ResponseKind>(record.head.kind)) {
     case ResponseKind::kData: return take_data(record, payload, window, now);
@@ -203,7 +203,7 @@ void RingRequester::take(const ResponseRecord& record, const std::byte* payload,
 }
 
 void RingRequester::take_data(const ResponseRecord& record, const std::byte* payload,
-                              qp::SendWindow& window, Instant now) {
+                              qp::SendWindow& window, const Now& now) {
   const qp::OpIndex index(record.index);
   const qp::Operation* op = window.outstanding(index);
   if (!op || op->kind != qp::OpKind::kRead) return;

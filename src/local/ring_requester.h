@@ -27,8 +27,8 @@ class RingRequester {
   bool is_closed() const;
   bool is_broken() const { return broken_; }
 
-  void issue(qp::SendWindow& window, qp::Budget& budget, Instant now);
-  void collect(qp::SendWindow& window, qp::Budget& budget, Instant now);
+  void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now);
+  void collect(qp::SendWindow& window, qp::Budget& budget, const Now& now);
   // Something may have come since the last collect: two loads.
   bool has_answers() const;
   // What the responder's process should hear since the last call.
@@ -42,9 +42,9 @@ class RingRequester {
   Sent send(qp::SendWindow& window, const qp::Operation& op, qp::Budget& budget);
   Sent send_payload(qp::SendWindow& window, const qp::Operation& op, qp::Budget& budget);
   void take(const ResponseRecord& record, const std::byte* payload, qp::SendWindow& window,
-            Instant now);
+            const Now& now);
   void take_data(const ResponseRecord& record, const std::byte* payload, qp::SendWindow& window,
-                 Instant now);
+                 const Now& now);
   RequestRecord* reserve(std::uint32_t units, const qp::Operation& op);
 
   qp::QpType type_;

@@ -270,7 +270,7 @@ void Engine::take_turns(std::uint32_t index, Patience patience) {
       ring_again(index, patience);
       return;
     }
-    if (qp.turn(clock_now())) ring_again(index, patience);
+    if (qp.turn(Now(clock_now))) ring_again(index, patience);
   });
 }
 
@@ -301,7 +301,7 @@ bool Engine::scan(Patience patience) {
     }
     if (!qp->has_incoming()) continue;
     found = true;
-    if (qp->turn(clock_now())) ring_again(qp->number().index(), patience);
+    if (qp->turn(Now(clock_now))) ring_again(qp->number().index(), patience);
   }
   if (links_.has_receivers()) {
     const QpTable::Reading reading(nic_.queue_pairs());
@@ -353,7 +353,7 @@ void Engine::settle_scanning() {
 
 void Engine::want_turn(QpNum qp) { doorbell_->ring_and_wake(qp.index()); }
 
-void Engine::note_deadline(Qp& qp, Instant now) {
+void Engine::note_deadline(Qp& qp, const Now& now) {
   const std::optional<Instant> deadline = qp.deadline(now);
   if (!deadline || *deadline >= qp.timer) return;  // the earlier entry looks again
   const Instant before = std::exchange(qp.timer, *deadline);

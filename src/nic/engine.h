@@ -69,7 +69,7 @@ class Engine {
   // A queue pair wants a turn soon, from whoever drives; wakes the NIC thread if nobody does.
   void want_turn(QpNum qp);
   // With the queue pair's lock, after anything that may have changed its deadline.
-  void note_deadline(Qp& qp, Instant now);
+  void note_deadline(Qp& qp, const Now& now);
   void forget_deadline(Qp& qp);
 
  private:

@@ -57,7 +57,7 @@ Qp::Qp(Pd& domain, const QpRequest& request, QpNum number)
 
 Qp::~Qp() = default;
 
-bool Qp::turn(Instant now) {
+bool Qp::turn(const Now& now) {
   bool more = false;
   if (ring_) {
     qp::Budget answers;
@@ -70,7 +70,7 @@ bool Qp::turn(Instant now) {
   return more;
 }
 
-bool Qp::send(Instant now) {
+bool Qp::send(const Now& now) {
   qp::Carrier* carrier = ring_ ? static_cast<qp::Carrier*>(ring_.get()) : datagrams_.get();
   if (!carrier) return false;
   qp::Budget budget;
@@ -79,7 +79,7 @@ bool Qp::send(Instant now) {
   return budget.spent();
 }
 
-void Qp::after_turn(Instant now) {
+void Qp::after_turn(const Now& now) {
   if (ring_) {
     if (pair.state() == qp::QpState::kError) ring_->close();
     ring_->ring_if_needed();
@@ -90,7 +90,7 @@ void Qp::after_turn(Instant now) {
   engine_->note_deadline(*this, now);
 }
 
-std::optional<Instant> Qp::deadline(Instant now) {
+std::optional<Instant> Qp::deadline(const Now& now) {
   std::optional<Instant> earliest;
   if (ring_) earliest = ring_->next_deadline();
   if (datagrams_) earliest = datagrams_->next_deadline();

@@ -40,11 +40,11 @@ class Qp final : qp::QpEvents {
 
   // -- with the queue pair's lock --------------------------------------------------------------
   // Takes answers, executes requests, sends. True: call again soon.
-  bool turn(Instant now);
+  bool turn(const Now& now);
   // Sends what was just posted; true as turn().
-  bool send(Instant now);
+  bool send(const Now& now);
   // When it wants a turn although nothing comes; asked after a turn at `now`.
-  std::optional<Instant> deadline(Instant now);
+  std::optional<Instant> deadline(const Now& now);
   // Something came that nobody has looked at.
   bool has_incoming() const { return ring_ && ring_->has_work(); }
 
@@ -67,7 +67,7 @@ class Qp final : qp::QpEvents {
 
  private:
   void qp_event(QpNum number, qp::QpEvent event) override;
-  void after_turn(Instant now);
+  void after_turn(const Now& now);
 
   Pd* pd_;
   Cq* send_cq_;

@@ -143,7 +143,7 @@ Result<void, qp::PostError> post_locked(Qp& qp, std::span<const qp::SendRequest>
     if (qp.pair.config().type == qp::QpType::kUd) {
       reading.emplace(qp.pd().context->nic().queue_pairs());
     }
-    if (qp.send(clock_now())) qp.engine().want_turn(qp.number());
+    if (qp.send(Now(clock_now))) qp.engine().want_turn(qp.number());
   }
   return result;
 }

@@ -28,11 +28,11 @@ class Carrier {
  public:
   virtual ~Carrier() = default;
   // Sends what the window offers, as far as there is room and budget. May answer at once.
-  virtual void issue(SendWindow& window, Budget& budget, Instant now) = 0;
+  virtual void issue(SendWindow& window, Budget& budget, const Now& now) = 0;
   // Takes the answers that have come, and fires timers that are due.
-  virtual void collect(SendWindow& window, Budget& budget, Instant now) = 0;
+  virtual void collect(SendWindow& window, Budget& budget, const Now& now) = 0;
   // Executes the peer's requests that have come. True: there is more, call again.
-  virtual bool serve(Responder& responder, Budget& budget, Instant now) = 0;
+  virtual bool serve(Responder& responder, Budget& budget, const Now& now) = 0;
   // When collect wants to be called although nothing came.
   virtual std::optional<Instant> next_deadline() const = 0;
   // True: nothing of ours touches the peer's memory any more, nor the peer ours.

@@ -154,7 +154,7 @@ std::optional<SendWindow::LocalError> SendWindow::check_sges(const Entry& entry,
 
 // -- issuing ------------------------------------------------------------------------------------
 
-const Operation* SendWindow::next(Instant now) {
+const Operation* SendWindow::next(const Now& now) {
   if (!is_active()) return nullptr;
   if (resume_at_) {
     if (now < *resume_at_) return nullptr;
@@ -174,7 +174,7 @@ const Operation* SendWindow::next(Instant now) {
   return &entry.op;
 }
 
-void SendWindow::issued(Instant) {
+void SendWindow::issued(const Now&) {
   // What next() gave may have ended meanwhile: its payload was not there, or a late answer came.
   if (!is_active() || cursor_ == offered_ || cursor_ != shown_) return;
   if (at(cursor_).status != Status::kSuccess) return;
@@ -187,7 +187,7 @@ void SendWindow::issued(Instant) {
 
 // -- answers ------------------------------------------------------------------------------------
 
-void SendWindow::answered(OpIndex upto, Answer answer, Instant now, std::uint8_t rnr_timer) {
+void SendWindow::answered(OpIndex upto, Answer answer, const Now& now, std::uint8_t rnr_timer) {
   const std::uint32_t index = upto.value();
   if (!is_active() || is_before(index, done_) || !is_before(index, issued_)) return;
   if (answer == Answer::kDone) return complete_upto(index + 1);
@@ -208,7 +208,7 @@ void SendWindow::answered(OpIndex upto, Answer answer, Instant now, std::uint8_t
   }
 }
 
-void SendWindow::retry_later(Answer answer, Instant now, std::uint8_t rnr_timer) {
+void SendWindow::retry_later(Answer answer, const Now& now, std::uint8_t rnr_timer) {
   if (answer == Answer::kSilence) {
     if (retries_left_ == 0) return fail_oldest(Status::kRetryExceeded, Reason::kPeerSilent);
     --retries_left_;
@@ -281,7 +281,7 @@ void SendWindow::fail_locally(Entry& entry, Status status, Reason reason) {
   settle();
 }
 
-void SendWindow::peer_lost(Instant) {
+void SendWindow::peer_lost(const Now&) {
   if (config_.type != QpType::kRc || !is_active()) return;
   if (mode_ == Mode::kDraining && is_drained()) return;
   if (done_ == fetched_ && !fetch()) return;

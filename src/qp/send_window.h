@@ -60,17 +60,17 @@ class SendWindow {
   // -- for carriers
   // The next operation to send, or null: nothing posted, not in a state that sends, a fence, too
   // many READs outstanding, the window is full, or an RNR timer runs. The same one until issued().
-  const Operation* next(Instant now);
+  const Operation* next(const Now& now);
   // The whole of next() is on its way.
-  void issued(Instant now);
+  void issued(const Now& now);
   // All operations up to `upto` are done (kDone); or those before it are and it had this answer.
   // Answers to operations that are not outstanding are ignored (late, duplicate). `rnr_timer` goes
   // with kNotReady.
-  void answered(OpIndex upto, Answer answer, Instant now, std::uint8_t rnr_timer = 0);
+  void answered(OpIndex upto, Answer answer, const Now& now, std::uint8_t rnr_timer = 0);
   // The peer is gone for good: what is outstanding ends as retry exceeded, whatever the counters
   // say (see peer death, architecture section 3), also where nothing was issued yet but something
   // is posted.
-  void peer_lost(Instant now);
+  void peer_lost(const Now& now);
 
   // Payload of an outstanding operation: from its SGEs or inline bytes into `to`, starting at
   // `offset`. A refusal has already ended the operation (local protection) in order; the carrier
@@ -132,7 +132,7 @@ class SendWindow {
   void settle();
   void fail_oldest(queues::Status status, Reason reason);
   void fail_locally(Entry& entry, queues::Status status, Reason reason);
-  void retry_later(Answer answer, Instant now, std::uint8_t rnr_timer);
+  void retry_later(Answer answer, const Now& now, std::uint8_t rnr_timer);
 
   void push(const Entry& entry, queues::Status status, Reason reason);
   void flush_rest();
