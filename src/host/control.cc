@@ -8,6 +8,7 @@
 
 #include <atomic>
 #include <csignal>
+#include <optional>
 #include <utility>
 
 #include "base/assert.h"
@@ -183,21 +184,50 @@ bool Control::on_control_thread() const { return served == shared_; }
 
 bool Control::submit(Task task) { return shared_->mailbox.post(std::move(task)); }
 
+namespace {
+
+// Of both sides: whoever is second frees it, since the waiting side may give up.
+template <class Answer>
+struct Call {
+  Event done;
+  std::atomic<unsigned> owners{2};
+  Answer answer{};
+
+  void leave() {
+    if (owners.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
+  }
+};
+
+struct Nothing {};
+
+}  // namespace
+
+bool Control::call(Task task) {
+  if (on_control_thread()) {
+    task();
+    return true;
+  }
+  auto* call = new Call<Nothing>;
+  const bool submitted = submit([call, task = std::move(task)] {
+    task();
+    call->done.set();
+    call->leave();
+  });
+  if (!submitted) {
+    delete call;
+    return false;
+  }
+  const bool answered = call->done.wait(shared_->options.now, shared_->options.call_patience);
+  call->leave();
+  return answered;
+}
+
 Result<SlotNumber, ControlError> Control::take_another_slot() {
   if (on_control_thread()) return shared_->thread->take_slot();
-  // Of both sides: whoever is second frees it, since the waiting side may give up.
-  struct Call {
-    Event done;
-    std::atomic<unsigned> owners{2};
-    Result<SlotNumber, ControlError> slot = refuse(ControlError::kNoAnswer);
-
-    void leave() {
-      if (owners.fetch_sub(1, std::memory_order_acq_rel) == 1) delete this;
-    }
-  };
-  auto* call = new Call;
+  using Answer = std::optional<Result<SlotNumber, ControlError>>;
+  auto* call = new Call<Answer>;
   const bool submitted = submit([shared = shared_, call] {
-    call->slot = shared->thread->take_slot();
+    call->answer = shared->thread->take_slot();
     call->done.set();
     call->leave();
   });
@@ -207,7 +237,7 @@ Result<SlotNumber, ControlError> Control::take_another_slot() {
   }
   const bool answered = call->done.wait(shared_->options.now, shared_->options.call_patience);
   const Result<SlotNumber, ControlError> slot =
-      answered ? call->slot : Result<SlotNumber, ControlError>(refuse(ControlError::kNoAnswer));
+      answered ? *call->answer : refuse(ControlError::kNoAnswer);
   call->leave();
   return slot;
 }
@@ -237,9 +267,10 @@ std::optional<PeerId> Control::holder(SlotNumber slot) const {
   return shared_->thread->links().holder(slot);
 }
 
-Result<SharedMemory::Created, MemoryError> Control::make_memory(std::size_t size, Backing backing) {
+Result<SharedMemory::Created, MemoryError> Control::make_memory(std::size_t size, Backing backing,
+                                                                Writers writers) {
   VERBENA_ASSERT(on_control_thread());
-  return shared_->thread->make_memory(size, backing);
+  return shared_->thread->make_memory(size, backing, writers);
 }
 
 const char* to_string(ControlError error) {

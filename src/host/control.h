@@ -125,7 +125,11 @@ class Control {
   // Runs the task on the control thread, in order of submission. False: too many are waiting, the
   // thread has stopped, or this is a forked child.
   bool submit(Task task);
-  // Waits for the control thread, but not for long: hold no lock that ControlEvents may want.
+  // Runs the task on the control thread and waits until it is done, though not for long: hold no
+  // lock that ControlEvents may want. False: not done yet, or not accepted; it may still run later,
+  // so it owns what it touches.
+  bool call(Task task);
+  // Waits like call().
   Result<SlotNumber, ControlError> take_another_slot();
 
   // Runs what was submitted, closes all links without peer_down, ends the thread. False: the thread
@@ -152,7 +156,8 @@ class Control {
   std::optional<PeerId> holder(SlotNumber slot) const;
   // Memory to be sent to a peer; let go of the descriptor soon. There is one for it also when
   // links to newcomers have taken all others.
-  Result<SharedMemory::Created, MemoryError> make_memory(std::size_t size, Backing backing);
+  Result<SharedMemory::Created, MemoryError> make_memory(std::size_t size, Backing backing,
+                                                         Writers writers = Writers::kEverybody);
 
  private:
   struct Shared;

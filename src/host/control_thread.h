@@ -44,8 +44,9 @@ class ControlThread {
 
   Links& links() { return links_; }
   Result<SlotNumber, ControlError> take_slot();
-  Result<SharedMemory::Created, MemoryError> make_memory(std::size_t size, Backing backing) {
-    return table_.borrow([&] { return SharedMemory::create(size, backing); });
+  Result<SharedMemory::Created, MemoryError> make_memory(std::size_t size, Backing backing,
+                                                         Writers writers) {
+    return table_.borrow([&] { return SharedMemory::create(size, backing, writers); });
   }
   void call_at(Instant when) { tick_at_ = when; }
 

@@ -9,11 +9,13 @@
 #include <unistd.h>
 
 #include <cstddef>
+#include <cstdint>
 
 namespace verbena::host {
 
 // MAP_FAILED, and errno, when refused.
-inline void* raw_map(std::size_t size, int flags, int fd) {
+inline void* raw_map(std::size_t size, int flags, int fd, int rights = PROT_READ | PROT_WRITE,
+                     std::uint64_t offset = 0) {
 #ifdef VERBENA_SANITIZED
   // They see the place, but not the descriptor: to them it would be the program's (raw_calls.h).
   void* const place = mmap(nullptr, size, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
@@ -22,7 +24,7 @@ inline void* raw_map(std::size_t size, int flags, int fd) {
 #else
   void* const place = nullptr;
 #endif
-  const long at = syscall(SYS_mmap, place, size, PROT_READ | PROT_WRITE, flags, fd, 0L);
+  const long at = syscall(SYS_mmap, place, size, rights, flags, fd, offset);
   return reinterpret_cast<void*>(at);
 }
 

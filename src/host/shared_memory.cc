@@ -18,6 +18,7 @@ namespace verbena::host {
 namespace {
 
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
+constexpr int kReadWrite = PROT_READ | PROT_WRITE;
 
 MemoryError reason_of(int error) {
   switch (error) {
@@ -75,7 +76,8 @@ const char* to_string(MemoryError error) {
   return "?";
 }
 
-auto SharedMemory::create(std::size_t size, Backing backing) -> Result<Created, MemoryError> {
+auto SharedMemory::create(std::size_t size, Backing backing, Writers writers)
+    -> Result<Created, MemoryError> {
   size = whole_pages(size);
   if (size == 0) return refuse(MemoryError::kNoMemory);
   PrivateFd fd(new_memfd());
@@ -83,13 +85,24 @@ auto SharedMemory::create(std::size_t size, Backing backing) -> Result<Created, 
   if (!fd) return refuse(reason_of(errno));
   if (raw::set_size(fd.get(), size) != 0) return refuse(reason_of(errno));
   if (backing == Backing::kNow && !take_pages(fd.get(), size)) return refuse(reason_of(errno));
-  if (raw::add_seals(fd.get(), kSizeSeals) != 0) return refuse(reason_of(errno));
-  auto memory = map(fd.get(), size);
+  auto memory = map(fd.get(), size, kReadWrite);
   if (!memory) return refuse(memory.error());
+  const int seals = kSizeSeals | (writers == Writers::kMaker ? F_SEAL_FUTURE_WRITE : 0);
+  if (raw::add_seals(fd.get(), seals) != 0) return refuse(reason_of(errno));
   return Created{std::move(*memory), std::move(fd)};
 }
 
 auto SharedMemory::adopt(const PrivateFd& fd, std::size_t size)
+    -> Result<SharedMemory, MemoryError> {
+  return check_and_map(fd, size, kReadWrite);
+}
+
+auto SharedMemory::adopt_read_only(const PrivateFd& fd, std::size_t size)
+    -> Result<SharedMemory, MemoryError> {
+  return check_and_map(fd, size, PROT_READ);
+}
+
+auto SharedMemory::check_and_map(const PrivateFd& fd, std::size_t size, int rights)
     -> Result<SharedMemory, MemoryError> {
   size = whole_pages(size);
   const int seals = raw::seals(fd.get());
@@ -105,11 +118,11 @@ auto SharedMemory::adopt(const PrivateFd& fd, std::size_t size)
   if (size == 0 || status.st_size != static_cast<off_t>(size)) {
     return refuse(MemoryError::kWrongSize);
   }
-  return map(fd.get(), size);
+  return map(fd.get(), size, rights);
 }
 
-auto SharedMemory::map(int fd, std::size_t size) -> Result<SharedMemory, MemoryError> {
-  void* at = raw_map(size, MAP_SHARED, fd);
+auto SharedMemory::map(int fd, std::size_t size, int rights) -> Result<SharedMemory, MemoryError> {
+  void* at = raw_map(size, MAP_SHARED, fd, rights);
   if (at == MAP_FAILED) return refuse(reason_of(errno));
   SharedMemory memory;
   memory.data_ = static_cast<std::byte*>(at);

@@ -30,15 +30,22 @@ const char* to_string(MemoryError error);
 // is SIGBUS).
 enum class Backing : std::uint8_t { kNow, kWhenTouched };
 
+// Who may write: everybody who has the descriptor, or only the process that made it, by the mapping
+// it has already (Linux 5.1).
+enum class Writers : std::uint8_t { kEverybody, kMaker };
+
 class SharedMemory {
  public:
   struct Created;
 
   // `size` is rounded up to pages, and the content is zero.
-  static Result<Created, MemoryError> create(std::size_t size, Backing backing = Backing::kNow);
+  static Result<Created, MemoryError> create(std::size_t size, Backing backing = Backing::kNow,
+                                             Writers writers = Writers::kEverybody);
   // Maps a descriptor that came from a peer, which must be as create(size) makes it. The descriptor
   // is not needed after.
   static Result<SharedMemory, MemoryError> adopt(const PrivateFd& fd, std::size_t size);
+  // The same to look at only, as memory of which the maker is the only writer must be.
+  static Result<SharedMemory, MemoryError> adopt_read_only(const PrivateFd& fd, std::size_t size);
 
   SharedMemory() = default;
   SharedMemory(SharedMemory&& other) noexcept { swap(other); }
@@ -65,7 +72,9 @@ class SharedMemory {
     std::swap(size_, other.size_);
     std::swap(process_, other.process_);
   }
-  static Result<SharedMemory, MemoryError> map(int fd, std::size_t size);
+  static Result<SharedMemory, MemoryError> check_and_map(const PrivateFd& fd, std::size_t size,
+                                                         int rights);
+  static Result<SharedMemory, MemoryError> map(int fd, std::size_t size, int rights);
   void unmap();
 
   std::byte* data_ = nullptr;
