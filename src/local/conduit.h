@@ -9,6 +9,8 @@
 // mistaken for this one.
 #pragma once
 
+#include <sys/uio.h>
+
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -39,8 +41,18 @@ struct ConduitHeader {
   std::atomic<std::uint32_t> requests_consumed;
   std::atomic<std::uint32_t> response_writer_waits;
   std::atomic<std::uint32_t> responder_closed;
+
+  // Where in the responder the requester is about to write or read by process_vm_writev or readv:
+  // two iovecs, read by the kernel from here. The responder takes the right back from a requester
+  // that was stopped just before the call by setting the lengths to 0.
+  struct Reach {
+    std::atomic<std::uint64_t> address;
+    std::atomic<std::uint64_t> length;
+  };
+  alignas(64) Reach reach[2];
 };
-static_assert(sizeof(ConduitHeader) == 192);
+static_assert(sizeof(ConduitHeader) == 256);
+static_assert(sizeof(ConduitHeader::Reach) == sizeof(iovec));
 
 inline constexpr std::uint32_t kRequestUnits = 2048;   // 128 KiB
 inline constexpr std::uint32_t kResponseUnits = 2048;  // 128 KiB

@@ -66,6 +66,8 @@ class RingWriter {
   std::byte* reserve(std::uint32_t units);
   // Makes the record at the place that reserve gave visible.
   void publish(std::uint32_t units, std::uint8_t kind, std::uint8_t flags);
+  // The reader has returned all that was published.
+  bool is_drained() const { return words_.consumed->load(std::memory_order_acquire) == position_; }
   // The reader returned an impossible count.
   bool is_broken() const { return broken_; }
 

@@ -11,8 +11,12 @@ void RingCarrier::offer(Conduit conduit, PeerBell bell) {
   set_bell(bell);
 }
 
-void RingCarrier::attach(Conduit conduit) {
+void RingCarrier::attach(Conduit conduit, const DirectPeer& peer) {
   requester_.attach(std::move(conduit));
+  if (peer.memory) {
+    const Conduit& taken = requester_.conduit();
+    direct_.attach(*peer.memory, peer.self, peer.other, taken.header().reach, taken.id());
+  }
   outbound_ = Outbound::kAttached;
   deadline_.reset();
 }
@@ -40,7 +44,7 @@ void RingCarrier::issue(qp::SendWindow& window, qp::Budget& budget, const Now& n
   switch (outbound_) {
     case Outbound::kUnknown:
       return;  // the peer has not answered yet; its process lives, so this is not silence
-    case Outbound::kAttached: return requester_.issue(window, budget, now);
+    case Outbound::kAttached: return issue_attached(window, budget, now);
     case Outbound::kAbsent:
     case Outbound::kClosed: break;
   }
@@ -56,7 +60,27 @@ void RingCarrier::issue(qp::SendWindow& window, qp::Budget& budget, const Now& n
   }
 }
 
+<<<<<<< /tmp/recv/m.cur
+void RingCarrier::issue_attached(qp::SendWindow& window, qp::Budget& budget, Instant now) {
+  while (direct_.is_attached() && requester_.is_idle(window) && !budget.spent()) {
+    const qp::Operation* op = window.next(now);
+    if (!op) return;
+    const qp::OpIndex index = op->index;
+    const Direct::Outcome outcome = direct_.execute(window, *op, budget);
+    if (outcome == Direct::Outcome::kPartly) return;
+    if (outcome == Direct::Outcome::kCannot) break;
+    if (outcome == Direct::Outcome::kDone) {
+      window.issued(now);
+      window.answered(index, qp::Answer::kDone, now);
+    }
+  }
+  if (!budget.spent()) requester_.issue(window, budget, now);
+}
+
+void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, Instant now) {
+=======
 void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
+>>>>>>> /tmp/recv/m.mine
   const bool was_lost = lost_;
   requester_.collect(window, budget, now);
   if (has_farewell())

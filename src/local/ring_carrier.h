@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The carrier of connected queue pairs on one host: two conduits, one for each direction, executed
-// by the target.
+// by the target; and one-sided operations executed by ourselves (direct.h) where they may be and
+// nothing of ours is on its way in the ring, so that the two keep their order.
 //
 //  outbound: unknown ─► attached ─► closed      the peer's conduit for our requests
 //               └─► absent ─► attached          absent and closed: silence, so timeouts count (IBTA
@@ -14,6 +15,7 @@
 
 #include "base/time.h"
 #include "host/doorbell.h"
+#include "local/direct.h"
 #include "local/ring_requester.h"
 #include "local/ring_responder.h"
 #include "qp/carrier.h"
@@ -27,6 +29,13 @@ struct PeerBell {
   std::uint32_t index = 0;
 };
 
+// The peer's memory, borrowed like the bell; null: everything takes the ring.
+struct DirectPeer {
+  PeerMemory* memory = nullptr;
+  QpNum self;
+  QpNum other;
+};
+
 class RingCarrier final : public qp::Carrier {
  public:
   explicit RingCarrier(qp::QpType type) : type_(type), requester_(type), responder_(type) {}
@@ -36,8 +45,8 @@ class RingCarrier final : public qp::Carrier {
   // Our conduit for the peer's requests, as offered to it; also instead of one that was not used.
   void offer(Conduit conduit, PeerBell bell);
   std::uint64_t offered_id() const { return responder_.conduit_id(); }
-  // The peer's conduit for our requests.
-  void attach(Conduit conduit);
+  // The peer's conduit for our requests, and its memory where we may execute by ourselves.
+  void attach(Conduit conduit, const DirectPeer& peer = {});
   bool may_attach() const { return !requester_.is_attached() && outbound_ != Outbound::kClosed; }
   // And the peer is still there.
   bool is_attached() const { return outbound_ == Outbound::kAttached && !requester_.is_closed(); }
@@ -64,6 +73,8 @@ class RingCarrier final : public qp::Carrier {
   bool has_work() const {
     return requester_.has_answers() || responder_.has_requests() || has_farewell();
   }
+  // Whoever has our conduit and is about to call process_vm_writev finds nothing to move.
+  void stop_reaching() { responder_.stop_reaching(); }
   // Rings the peer's bell if this turn left something for it.
   void ring_if_needed();
 
@@ -74,11 +85,18 @@ class RingCarrier final : public qp::Carrier {
     return outbound_ == Outbound::kAttached ? requester_.is_closed()
                                             : outbound_ == Outbound::kUnknown && peer_left();
   }
+<<<<<<< /tmp/recv/m.cur
+  void issue_attached(qp::SendWindow& window, qp::Budget& budget, Instant now);
+  void count_silence(qp::SendWindow& window, Instant now);
+  void fail_lost(qp::SendWindow& window, Instant now);
+=======
   void count_silence(qp::SendWindow& window, const Now& now);
   void fail_lost(qp::SendWindow& window, const Now& now);
+>>>>>>> /tmp/recv/m.mine
 
   qp::QpType type_;
   RingRequester requester_;
+  Direct direct_;
   RingResponder responder_;
   PeerBell bell_;
   Outbound outbound_ = Outbound::kUnknown;

@@ -35,6 +35,12 @@ void RingResponder::offer(Conduit conduit) {
   responses_ = conduit_.response_writer();
 }
 
+void RingResponder::stop_reaching() {
+  if (!conduit_) return;
+  for (ConduitHeader::Reach& part : conduit_.header().reach)
+    part.length.store(0, std::memory_order_seq_cst);
+}
+
 Signal RingResponder::take_signal() { return std::exchange(signal_, Signal::kNone); }
 
 void RingResponder::close() {

@@ -36,6 +36,8 @@ class RingResponder {
   }
   // A request came, of whatever kind.
   bool was_used() const { return used_; }
+  // Empties the iovecs by which the requester reaches our memory.
+  void stop_reaching();
   // What the requester's process should hear since the last call.
   Signal take_signal();
   void close();

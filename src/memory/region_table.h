@@ -196,6 +196,17 @@ Result<void, RegionRefusal> gather(RegionTable& table, PdId pd, std::span<const 
                                    std::uint64_t offset, std::span<std::byte> to);
 Result<void, RegionRefusal> scatter(RegionTable& table, PdId pd, std::span<const Sge> to,
                                     std::uint64_t offset, std::span<const std::byte> from);
+// Bytes [offset, offset + length) of the concatenation of a list.
+struct ListRange {
+  std::span<const Sge> list;
+  std::uint64_t offset = 0;
+  std::uint64_t length = 0;
+};
+// The memory behind them as extents; `access` as for lease. How many of `out` were filled; it must
+// have room for them all. Good in this access section.
+Result<std::size_t, RegionRefusal> extents_of(const RegionTable& table, PdId pd,
+                                              const ListRange& range, std::uint32_t access,
+                                              std::span<Extent> out);
 // The same between a remote range and a buffer.
 Result<void, RegionRefusal> write_range(RegionTable& table, PdId pd, MemoryKey key,
                                         std::uint64_t address, std::span<const std::byte> from);

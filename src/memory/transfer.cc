@@ -94,6 +94,24 @@ Result<void, RegionRefusal> scatter(RegionTable& table, PdId pd, std::span<const
   });
 }
 
+Result<std::size_t, RegionRefusal> extents_of(const RegionTable& table, PdId pd,
+                                              const ListRange& range, std::uint32_t access,
+                                              std::span<Extent> out) {
+  std::size_t count = 0;
+  const auto add = [&](const Range& part, std::uint64_t) -> Result<void, RegionRefusal> {
+    auto lease = table.lease(part.key, pd, part.address, part.length, access);
+    if (!lease) return refuse(lease.error());
+    for (Extent extent = lease->next(); extent.length != 0; extent = lease->next()) {
+      if (count == out.size()) return refuse(RegionRefusal::kOutOfRange);
+      out[count++] = extent;
+    }
+    return {};
+  };
+  if (const auto all = for_sges(range.list, range.offset, range.length, add); !all)
+    return refuse(all.error());
+  return count;
+}
+
 Result<void, RegionRefusal> write_range(RegionTable& table, PdId pd, MemoryKey key,
                                         std::uint64_t address, std::span<const std::byte> from) {
   return store(table, pd, {.key = key, .address = address, .length = from.size()}, kRemoteWrite,

@@ -358,13 +358,22 @@ Result<void, memory::RegionRefusal> SendWindow::scatter(OpIndex op, std::uint64_
   return result;
 }
 
-std::span<const Sge> SendWindow::sges(OpIndex op) const {
-  return find(op) ? queues::SendQueue::sges(wqe(op.value())) : std::span<const Sge>();
-}
-
-std::span<const std::byte> SendWindow::inline_payload(OpIndex op) const {
-  if (!find(op)) return {};
-  return queues::SendQueue::inline_payload(wqe(op.value()));
+Result<std::size_t, memory::RegionRefusal> SendWindow::memory_of(OpIndex op, std::uint64_t offset,
+                                                                 std::uint64_t length,
+                                                                 std::span<memory::Extent> out) {
+  Entry* entry = find(op);
+  if (!entry || out.empty()) return refuse(memory::RegionRefusal::kNoSuchKey);
+  if (!is_inside(offset, length, entry->op.length))
+    return refuse(memory::RegionRefusal::kOutOfRange);
+  const SendWqe& copy = wqe(op.value());
+  if (copy.flags & queues::kInline) {
+    const std::span<std::byte> snapshot = wqe_room(op.value());
+    out[0] = {snapshot.data() + sizeof(SendWqe) + offset, length};
+    return 1;
+  }
+  const std::uint32_t access = entry->shape->reads ? std::uint32_t{memory::kLocalWrite} : 0;
+  const memory::ListRange range{queues::SendQueue::sges(copy), offset, length};
+  return memory::extents_of(*config_.regions, config_.pd, range, access, out);
 }
 
 // -- looking ------------------------------------------------------------------------------------

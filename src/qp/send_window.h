@@ -80,10 +80,12 @@ class SendWindow {
   // The answer of a READ or an atomic into the operation's SGEs.
   Result<void, memory::RegionRefusal> scatter(OpIndex op, std::uint64_t offset,
                                               std::span<const std::byte> from);
-  // The SGEs of an outstanding operation (for carriers that hand references over).
-  std::span<const Sge> sges(OpIndex op) const;
-  // Its inline bytes; empty when it has SGEs.
-  std::span<const std::byte> inline_payload(OpIndex op) const;
+  // The memory of bytes [offset, offset + length) of its payload or answer, for whoever moves it in
+  // another way: how many of `out` were filled. Good while the queue pair's lock is held. A refusal
+  // ends nothing.
+  Result<std::size_t, memory::RegionRefusal> memory_of(OpIndex op, std::uint64_t offset,
+                                                       std::uint64_t length,
+                                                       std::span<memory::Extent> out);
 
   bool has_outstanding() const;  // issued and not answered
   OpIndex oldest() const;        // the first one not answered; meaningful if has_work()

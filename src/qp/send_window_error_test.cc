@@ -190,7 +190,14 @@ TEST(SendWindow, GathersFromSgesAndFromInlineData) {
   EXPECT_THAT(some, ElementsAre(std::byte{1}, std::byte{1}, std::byte{2}, std::byte{2}));
   ASSERT_TRUE(bench.window.gather(OpIndex(1), 16, some));
   EXPECT_EQ(some[3], std::byte{3});
-  EXPECT_EQ(bench.window.inline_payload(OpIndex(1)).size(), 20u);
+  std::array<memory::Extent, 2> extents;
+  ASSERT_EQ(bench.window.memory_of(OpIndex(0), 8, 4, extents), 2u);
+  EXPECT_EQ(extents[0].length, 2u);
+  EXPECT_EQ(*extents[1].address, std::byte{2});
+  EXPECT_FALSE(bench.window.memory_of(OpIndex(0), 8, 4, std::span(extents).first(1)));
+  EXPECT_FALSE(bench.window.memory_of(OpIndex(0), 17, 4, extents)) << "beyond the end";
+  ASSERT_EQ(bench.window.memory_of(OpIndex(1), 16, 4, extents), 1u);
+  EXPECT_EQ(*extents[0].address, std::byte{3});
   EXPECT_FALSE(bench.window.gather(OpIndex(1), 17, some)) << "beyond the end";
   EXPECT_FALSE(bench.window.gather(OpIndex(1), ~0ull, some)) << "wraps";
   EXPECT_FALSE(bench.window.gather(OpIndex(2), 0, some)) << "no such operation";

@@ -45,7 +45,8 @@ TEST(SendWindow, TakesItsSnapshotWhenFetchedNotWhenPosted) {
   second.remote_address = 0x1234;
   second.sge_count = 9;
   EXPECT_EQ(bench.window.next(bench.now)->remote_address, 0xABCDu);
-  EXPECT_EQ(bench.window.sges(OpIndex(1)).size(), 1u);
+  std::array<memory::Extent, 9> extents;
+  EXPECT_EQ(bench.window.memory_of(OpIndex(1), 0, op->length, extents), 1u);
 }
 
 TEST(SendWindow, DescribesWhatWasPosted) {

@@ -1,0 +1,168 @@
+// SPDX-License-Identifier: MIT
+#include "local/direct.h"
+
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/fence.h"
+#include "memory/guarded_copy.h"
+
+namespace verbena::local {
+namespace {
+
+constexpr std::size_t kWord = sizeof(std::uint64_t);
+
+// Programs spin on the last bytes of a WRITE, so these go by themselves, after the others.
+constexpr std::size_t kTail = 8;
+
+// 0: this operation needs the peer's CPU.
+std::uint32_t access_of(const qp::Operation& op) {
+  switch (op.kind) {
+    case qp::OpKind::kWrite: return op.has_immediate ? 0 : memory::kRemoteWrite;
+    case qp::OpKind::kRead: return memory::kRemoteRead;
+    case qp::OpKind::kCompareSwap:
+    case qp::OpKind::kFetchAdd: return memory::kRemoteAtomic;
+    case qp::OpKind::kSend:
+    case qp::OpKind::kLocalInvalidate: break;
+  }
+  return 0;
+}
+
+bool is_atomic(const qp::Operation& op) {
+  return op.kind == qp::OpKind::kCompareSwap || op.kind == qp::OpKind::kFetchAdd;
+}
+
+}  // namespace
+
+void Direct::attach(PeerMemory& peer, QpNum self, QpNum other, ConduitHeader::Reach* reach,
+                    std::uint64_t connection) {
+  peer_ = &peer;
+  granted_ = nullptr;
+  self_ = self;
+  other_ = other;
+  reach_ = reach;
+  connection_ = connection;
+  done_ = 0;
+}
+
+std::optional<std::uint64_t> Direct::grant_for(std::uint32_t access) const {
+  const PublishedTables* tables = peer_->tables();
+  if (!tables || tables->slot != other_.slot().value) return std::nullopt;
+  const PublishedQp& place = tables->queue_pairs[other_.index()];
+  const std::uint64_t grant = place.grant.load(std::memory_order_acquire);
+  const bool is_ours = grant >> 32 == self_.value && (grant & PublishedQp::kOpen) &&
+                       place.connection.load(std::memory_order_relaxed) == connection_;
+  if (!is_ours || (grant & access) != access) return std::nullopt;
+  return grant;
+}
+
+// The check that the peer's responder would make, on what it published.
+std::optional<Direct::Target> Direct::find(const qp::Operation& op, std::uint32_t access) const {
+  const auto region = peer_->find(op.remote_key);
+  if (!region) return std::nullopt;
+  const PublishedQp& granted = peer_->tables()->queue_pairs[other_.index()];
+  if (region->pd.value != granted.pd.load(std::memory_order_relaxed)) return std::nullopt;
+  const std::uint64_t offset = op.remote_address - region->iova;
+  if (offset > region->length || op.length > region->length - offset) return std::nullopt;
+  if ((region->access & access) != access) return std::nullopt;
+  Target target{.identity = region->identity};
+  const bool writes = access != memory::kRemoteRead;
+  const MappedPart& part = region->mapped;
+  if (region->base && offset >= part.begin && offset + op.length <= part.end &&
+      (!writes || region->may_write_mapping)) {
+    target.mapped = region->base + (offset - part.begin);
+  }
+  if (region->address != 0) target.address = region->address + offset;
+  return target;
+}
+
+bool Direct::may_still(const qp::Operation& op, const Target& target, std::uint64_t grant) const {
+  const PublishedQp& place = peer_->tables()->queue_pairs[other_.index()];
+  return peer_->still_holds(op.remote_key, target.identity) &&
+         place.grant.load(std::memory_order_acquire) == grant;
+}
+
+Direct::Outcome Direct::execute(qp::SendWindow& window, const qp::Operation& op,
+                                qp::Budget& budget) {
+  const std::uint32_t access = access_of(op);
+  if (!peer_ || access == 0 || op.length == 0) return Outcome::kCannot;
+  const auto grant = grant_for(access);
+  const auto target = grant ? find(op, access) : std::nullopt;
+  if (doing_ != op.index) done_ = 0;
+  doing_ = op.index;
+  Outcome outcome = Outcome::kCannot;
+  if (target && is_atomic(op)) {
+    if (target->mapped) outcome = atomic(window, op, target->mapped);
+  } else if (target) {
+    const std::size_t length = std::min<std::uint64_t>(op.length - done_, budget.bytes);
+    if (target->mapped) {
+      outcome = copy(window, op, target->mapped + done_, length);
+    } else if (target->address != 0 && reach(window, op, target->address + done_, length)) {
+      outcome = Outcome::kDone;
+    }
+    budget.take(length);
+    if (outcome == Outcome::kDone) done_ += length;
+    if (outcome == Outcome::kDone && done_ < op.length) outcome = Outcome::kPartly;
+  }
+  // What was taken away meanwhile may have missed the target.
+  if (outcome == Outcome::kDone && !may_still(op, *target, *grant)) {
+    outcome = Outcome::kCannot;
+  }
+  if (outcome != Outcome::kPartly) done_ = 0;
+  return outcome;
+}
+
+Direct::Outcome Direct::copy(qp::SendWindow& window, const qp::Operation& op, std::byte* mapped,
+                             std::size_t length) {
+  const bool copied = op.kind == qp::OpKind::kWrite
+                          ? window.gather(op.index, done_, {mapped, length}).has_value()
+                          : window.scatter(op.index, done_, {mapped, length}).has_value();
+  return copied ? Outcome::kDone : Outcome::kEnded;
+}
+
+Direct::Outcome Direct::atomic(qp::SendWindow& window, const qp::Operation& op, std::byte* mapped) {
+  if (reinterpret_cast<std::uintptr_t>(mapped) % kWord != 0) return Outcome::kCannot;
+  std::uint64_t before = 0;
+  const bool done = op.kind == qp::OpKind::kFetchAdd
+                        ? memory::guarded_fetch_add(mapped, op.compare_add, before)
+                        : memory::guarded_compare_swap(mapped, op.compare_add, op.swap, before);
+  if (!done) return Outcome::kCannot;
+  std::array<std::byte, kWord> value;
+  std::memcpy(value.data(), &before, sizeof before);
+  return window.scatter(op.index, 0, value) ? Outcome::kDone : Outcome::kEnded;
+}
+
+// False: not all of it was moved. The ring finds out why.
+bool Direct::reach(qp::SendWindow& window, const qp::Operation& op, std::uint64_t address,
+                   std::size_t length) {
+  if (peer_->process() == 0) return false;
+  std::array<memory::Extent, 2 * queues::kReceiveSgeMax> extents;
+  const auto count = window.memory_of(op.index, done_, length, extents);
+  if (!count) return false;
+  std::array<iovec, extents.size()> ours;
+  for (std::size_t i = 0; i < *count; ++i)
+    ours[i] = {extents[i].address, extents[i].length};
+  const std::size_t tail = length > kTail ? kTail : 0;
+  reach_[0].address.store(address, std::memory_order_relaxed);
+  reach_[0].length.store(length - tail, std::memory_order_relaxed);
+  reach_[1].address.store(address + length - tail, std::memory_order_relaxed);
+  reach_[1].length.store(tail, std::memory_order_relaxed);
+  // Whoever takes our right away clears it first and then these; so we look again, now that they
+  // are set.
+  full_fence();
+  if (!grant_for(access_of(op)) || !find(op, access_of(op))) return false;
+  const int saved = errno;
+  const long call = op.kind == qp::OpKind::kWrite ? SYS_process_vm_writev : SYS_process_vm_readv;
+  const long moved = syscall(call, static_cast<long>(peer_->process()), ours.data(),
+                             static_cast<unsigned long>(*count), reach_, 2UL, 0UL);
+  errno = saved;
+  return moved == static_cast<long>(length);
+}
+
+}  // namespace verbena::local
