@@ -152,29 +152,36 @@ const Bth* bth_of(std::span<const std::byte> datagram) {
   return View(datagram).take<Bth>();
 }
 
-}  // namespace
-
-Result<Packet, Malformed> parse(std::span<const std::byte> datagram) {
+// The reason to refuse, or none.
+std::optional<Malformed> decode(std::span<const std::byte> datagram, Packet& packet) {
   const Bth* const bth = bth_of(datagram);
-  if (bth == nullptr) return refuse(Malformed::kTruncated);
-  if ((bth->flags & Bth::kVersionMask) != 0) return refuse(Malformed::kTransportVersion);
+  if (bth == nullptr) return Malformed::kTruncated;
+  if ((bth->flags & Bth::kVersionMask) != 0) return Malformed::kTransportVersion;
   const OpcodeShape& shape = shape_of({bth->opcode});
-  if (!shape.is_defined) return refuse(Malformed::kOpcode);
-  if (datagram.size() < shape.header_bytes + kIcrcBytes) return refuse(Malformed::kTruncated);
+  if (!shape.is_defined) return Malformed::kOpcode;
+  if (datagram.size() < shape.header_bytes + kIcrcBytes) return Malformed::kTruncated;
 
-  Packet packet;
   packet.shape = &shape;
   decode_bth(*bth, packet);
   View view(datagram.subspan(kBthBytes));
-  if (!decode_extensions(view, shape, packet)) return refuse(Malformed::kFlush);
+  if (!decode_extensions(view, shape, packet)) return Malformed::kFlush;
 
   const std::size_t padded = datagram.size() - shape.header_bytes - kIcrcBytes;
-  if ((padded & 3) != 0) return refuse(Malformed::kUnaligned);
-  if (packet.pad > padded) return refuse(Malformed::kPad);
+  if ((padded & 3) != 0) return Malformed::kUnaligned;
+  if (packet.pad > padded) return Malformed::kPad;
   packet.payload = datagram.subspan(shape.header_bytes, padded - packet.pad);
-  if (const auto reason = check_payload(shape, packet.payload.size())) return refuse(*reason);
-  if (shape.reth && !dma_length_fits(packet)) return refuse(Malformed::kDmaLength);
-  if (shape.aeth && !syndrome_fits(packet)) return refuse(Malformed::kSyndrome);
+  if (const auto reason = check_payload(shape, packet.payload.size())) return reason;
+  if (shape.reth && !dma_length_fits(packet)) return Malformed::kDmaLength;
+  if (shape.aeth && !syndrome_fits(packet)) return Malformed::kSyndrome;
+  return {};
+}
+
+}  // namespace
+
+Result<Packet, Malformed> parse(std::span<const std::byte> datagram) {
+  // Decoded where it is returned: moving so many fields would take longer than decoding them.
+  Result<Packet, Malformed> packet;
+  if (const auto reason = decode(datagram, *packet)) packet = refuse(*reason);
   return packet;
 }
 
