@@ -60,8 +60,7 @@ void RingCarrier::issue(qp::SendWindow& window, qp::Budget& budget, const Now& n
   }
 }
 
-<<<<<<< /tmp/recv/m.cur
-void RingCarrier::issue_attached(qp::SendWindow& window, qp::Budget& budget, Instant now) {
+void RingCarrier::issue_attached(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
   while (direct_.is_attached() && requester_.is_idle(window) && !budget.spent()) {
     const qp::Operation* op = window.next(now);
     if (!op) return;
@@ -77,10 +76,7 @@ void RingCarrier::issue_attached(qp::SendWindow& window, qp::Budget& budget, Ins
   if (!budget.spent()) requester_.issue(window, budget, now);
 }
 
-void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, Instant now) {
-=======
 void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
->>>>>>> /tmp/recv/m.mine
   const bool was_lost = lost_;
   requester_.collect(window, budget, now);
   if (has_farewell())

@@ -85,14 +85,9 @@ class RingCarrier final : public qp::Carrier {
     return outbound_ == Outbound::kAttached ? requester_.is_closed()
                                             : outbound_ == Outbound::kUnknown && peer_left();
   }
-<<<<<<< /tmp/recv/m.cur
-  void issue_attached(qp::SendWindow& window, qp::Budget& budget, Instant now);
-  void count_silence(qp::SendWindow& window, Instant now);
-  void fail_lost(qp::SendWindow& window, Instant now);
-=======
+  void issue_attached(qp::SendWindow& window, qp::Budget& budget, const Now& now);
   void count_silence(qp::SendWindow& window, const Now& now);
   void fail_lost(qp::SendWindow& window, const Now& now);
->>>>>>> /tmp/recv/m.mine
 
   qp::QpType type_;
   RingRequester requester_;

@@ -27,19 +27,14 @@ class RingRequester {
   bool is_closed() const;
   bool is_broken() const { return broken_; }
 
-<<<<<<< /tmp/recv/m.cur
-  void issue(qp::SendWindow& window, qp::Budget& budget, Instant now);
-  void collect(qp::SendWindow& window, qp::Budget& budget, Instant now);
+  void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now);
+  void collect(qp::SendWindow& window, qp::Budget& budget, const Now& now);
   // Nothing of ours is on its way: whatever else is done now comes after all that was sent.
   bool is_idle(const qp::SendWindow& window) const {
     return sent_ == 0 && !window.has_outstanding() &&
            (type_ == qp::QpType::kRc || requests_.is_drained());
   }
   Conduit& conduit() { return conduit_; }
-=======
-  void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now);
-  void collect(qp::SendWindow& window, qp::Budget& budget, const Now& now);
->>>>>>> /tmp/recv/m.mine
   // Something may have come since the last collect: two loads.
   bool has_answers() const;
   // What the responder's process should hear since the last call.
