@@ -14,11 +14,34 @@ import tempfile
 import time
 
 SKIPPED = 77
+# How the library carries operations between processes of one host; `auto` is what users get.
+MODES = {
+    "ring": {"VERBENA_PATH": "ring"},
+    "never": {"VERBENA_ADOPT": "never"},
+    "auto": {"VERBENA_ADOPT": "auto"},
+}
+MODE_VARIABLES = ("VERBENA_PATH", "VERBENA_ADOPT")
 LISTENING = "0A"  # the state in /proc/net/tcp
 
 
-def environment(library_folder):
-    """The environment in which programs find our library. Its folder must hold it."""
+def add_mode(parser):
+    parser.add_argument(
+        "--mode",
+        choices=[*MODES, "all"],
+        help="ring: only the ring; never: no memory is adopted; auto: adopted (default: as the"
+        " environment says)",
+    )
+
+
+def modes(wanted):
+    """The modes that --mode asks for; None: what the environment says."""
+    return list(MODES) if wanted == "all" else [wanted]
+
+
+def environment(library_folder, mode=None):
+    """The environment in which programs find our library, in one of the modes. The folder must
+    hold it.
+    """
     folder = pathlib.Path(library_folder).resolve()
     for name in ("libibverbs.so", "libibverbs.so.1"):
         if not (folder / name).exists():
@@ -26,6 +49,10 @@ def environment(library_folder):
     variables = dict(os.environ)
     variables["LD_LIBRARY_PATH"] = str(folder)
     variables.pop("LD_PRELOAD", None)
+    if mode:
+        for name in MODE_VARIABLES:
+            variables.pop(name, None)
+        variables.update(MODES[mode])
     return variables
 
 
