@@ -100,6 +100,8 @@ struct AdoptionOptions {
   std::uint32_t quiet_threads = 1;
   bool use_userfault = true;  // false, for tests: as where the kernel denies it
   bool use_move = true;       // false, for tests: as on a kernel before 6.8
+  // For tests: even where this process could hold the kernel's own accesses, too.
+  bool for_programs_only = false;
 };
 
 struct AdoptionCounters {
@@ -124,8 +126,10 @@ class Adoption {
   ~Adoption();
 
   // The pages inside [address, address + length). A range that lies inside an adopted one shares
-  // it; otherwise nothing of it may be adopted. `peers_may_write`: which file.
-  Result<Adopted, AdoptRefusal> adopt(std::byte* address, std::size_t length, bool peers_may_write);
+  // it; otherwise nothing of it may be adopted. `peers_may_write`: which file. `stack`: an address
+  // of a local variable of the thread that asks; the mapping that holds it is left alone.
+  Result<Adopted, AdoptRefusal> adopt(std::byte* address, std::size_t length, bool peers_may_write,
+                                      const void* stack = nullptr);
   // Undone with the last one. Peers no longer touch it (those that obey).
   void release(AdoptedId id);
 

@@ -68,10 +68,12 @@ class Arena {
   ArenaKind kind() const { return kind_; }
   std::uint32_t generation() const { return generation_; }
   // False: the program closed our descriptor.
-  bool is_usable() const { return static_cast<bool>(file_) && static_cast<bool>(peers_); }
+  bool is_usable() const { return file() >= 0 && descriptor() >= 0; }
 
-  int file() const { return file_.get(); }         // ours, reads and writes
-  int descriptor() const { return peers_.get(); }  // what peers get
+  int file() const { return file_.get(); }  // ours, reads and writes
+  // What peers get. They map it and never call read or write on it: a writer holds the file's lock,
+  // and would wait for adoption, which may wait for that lock.
+  int descriptor() const { return kind_ == ArenaKind::kPeersRead ? peers_.get() : file_.get(); }
   dev_t device() const { return file_.device(); }  // as mappings of it show
   ino_t inode() const { return file_.inode(); }
 
@@ -87,7 +89,10 @@ class Arena {
   std::uint32_t generation_;
   std::uint64_t next_place_ = 0;
   TableFd file_;
-  TableFd peers_;
+  TableFd peers_;  // for reading only
 };
+
+// RLIMIT_FSIZE: writing to a file may be a signal.
+bool file_size_is_limited();
 
 }  // namespace verbena::memory

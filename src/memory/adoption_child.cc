@@ -1,0 +1,120 @@
+// SPDX-License-Identifier: MIT
+// What a forked child gets of adopted memory: copies, so that its writes never reach the parent,
+// nor the parent's the child.
+//
+// Before the fork every range is copied to its park, which the child then moves over the range: it
+// has the program's own mapping again. The parent empties the park. Where the program has moved or
+// split a range, or where there was no copy, the child copies by itself, a moment later than it
+// should; where it cannot, it may read the memory and dies of writing it: the parent does not
+// suffer.
+//
+// All of this runs in the program's thread that forks, which has none of our descriptors.
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstring>
+
+#include "memory/adoption_table.h"
+#include "memory/guarded_copy.h"
+#include "memory/raw_calls.h"
+
+namespace verbena::memory {
+namespace {
+
+constexpr std::size_t kBlock = 4096;
+
+std::byte* pointer(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
+
+bool is_zero(const std::byte (&block)[kBlock]) {
+  return block[0] == std::byte{0} && std::memcmp(block, block + 1, kBlock - 1) == 0;
+}
+
+// Leaves out what is zero: `to` is, and need not become memory.
+bool copy_sparsely(std::byte* to, const std::byte* from, std::size_t length) {
+  alignas(64) std::byte block[kBlock];
+  for (std::size_t at = 0; at < length; at += kBlock) {
+    if (!guarded_copy(block, from + at, kBlock)) return false;
+    if (!is_zero(block) && !guarded_copy(to + at, block, kBlock)) return false;
+  }
+  return true;
+}
+
+// In the child.
+void copy_in_place(std::byte* begin, std::size_t length, int rights) {
+  if ((rights & PROT_READ) == 0) return;
+  std::byte* const fresh = raw::map_private(length);
+  if (fresh != raw::failed() && copy_sparsely(fresh, begin, length)) {
+    if (rights != (PROT_READ | PROT_WRITE)) raw::protect(fresh, length, rights);
+    if (raw::move_over(begin, fresh, length) == begin) return;
+  }
+  raw::protect(begin, length, rights & ~PROT_WRITE);
+}
+
+}  // namespace
+
+void AdoptionTable::before_fork() {
+  lock_.lock();
+  if (getpid() != process_ || is_closed_) return;
+  const std::uint32_t used = places_used_.load(std::memory_order_relaxed);
+  if (used == 0) return;
+  const ProcessMap map;
+  for (std::uint32_t i = 0; i < used; ++i)
+    copy_for_child(ranges_[i], map);
+}
+
+void AdoptionTable::copy_for_child(AdoptedRange& range, const ProcessMap& map) const {
+  range.has_copy = false;
+  if (range.shared_end.load(std::memory_order_relaxed) == 0) return;
+  Mapping mapping;
+  const auto begin = reinterpret_cast<std::uintptr_t>(range.begin);
+  if (map.find(begin, mapping) != MapAnswer::kFound || !is_whole(mapping, pages_of(range))) return;
+  range.rights = mapping.rights;
+  range.has_copy = copy_sparsely(range.park, range.begin, range.length);
+}
+
+void AdoptionTable::after_fork_in_parent() {
+  if (getpid() == process_ && !is_closed_) {
+    const std::uint32_t used = places_used_.load(std::memory_order_relaxed);
+    for (std::uint32_t i = 0; i < used; ++i) {
+      if (ranges_[i].shared_end.load(std::memory_order_relaxed) == 0) continue;
+      raw::advise(ranges_[i].park, ranges_[i].length, MADV_DONTNEED);
+    }
+  }
+  lock_.unlock();
+}
+
+void AdoptionTable::after_fork_in_child() {
+  if (!is_closed_) {
+    const std::uint32_t used = places_used_.load(std::memory_order_relaxed);
+    for (std::uint32_t i = 0; i < used; ++i) {
+      if (ranges_[i].shared_end.load(std::memory_order_relaxed) != 0) give_to_child(ranges_[i]);
+    }
+  }
+  // What is left of it here refuses everything.
+  places_used_.store(0, std::memory_order_relaxed);
+  is_closed_ = true;
+  lock_.unlock();
+}
+
+void AdoptionTable::give_to_child(AdoptedRange& range) const {
+  if (range.has_copy) {
+    if (range.rights != (PROT_READ | PROT_WRITE)) {
+      raw::protect(range.park, range.length, range.rights);
+    }
+    if (raw::move_over(range.begin, range.park, range.length) == range.begin) return;
+  }
+  const FilePlace place = pages_of(range).place;
+  const ProcessMap map;
+  Mapping mapping;
+  if (!map.is_open()) {
+    copy_in_place(range.begin, range.length, PROT_READ | PROT_WRITE);
+    return;
+  }
+  for (std::uintptr_t at = 0; map.find(at, mapping) == MapAnswer::kFound; at = mapping.end) {
+    if (!shows(mapping, place)) continue;
+    copy_in_place(pointer(mapping.begin), mapping.end - mapping.begin, mapping.rights);
+  }
+}
+
+}  // namespace verbena::memory

@@ -1,0 +1,100 @@
+// SPDX-License-Identifier: MIT
+#include "memory/adoption_license.h"
+
+#include <fcntl.h>
+#include <sys/resource.h>
+
+#include <algorithm>
+#include <charconv>
+
+#include "memory/open_files.h"
+#include "memory/raw_calls.h"
+
+namespace verbena::memory {
+namespace {
+
+// A limit of the program's address space is its own: we take at most this part of what is left.
+constexpr std::uint64_t kShareOfAddressSpace = 16;
+// Counting mappings reads them all, so that is done now and then. Each range costs up to four.
+constexpr std::uint32_t kRangesPerSurvey = 256;
+constexpr std::uint32_t kMappingsOfUs = kRangesPerSurvey * 4;
+
+bool leaves_room(int resource, std::uint64_t used, std::uint64_t length) {
+  rlimit limit{};
+  if (getrlimit(static_cast<__rlimit_resource>(resource), &limit) != 0) return false;
+  if (limit.rlim_cur == RLIM_INFINITY) return true;
+  return limit.rlim_cur > used && (limit.rlim_cur - used) / kShareOfAddressSpace >= length;
+}
+
+std::uint32_t read_mappings_max() {
+  constexpr std::uint32_t kUsual = 65530;
+  const int file = raw::open("/proc/sys/vm/max_map_count", O_RDONLY);
+  if (file < 0) return kUsual;
+  char text[32];
+  const long got = raw::read_at(file, text, sizeof text, 0);
+  raw::close(file);
+  std::uint32_t value = 0;
+  const bool is_number = got > 0 && std::from_chars(text, text + got, value).ec == std::errc{};
+  return is_number ? value : kUsual;
+}
+
+}  // namespace
+
+AdoptionLicense::AdoptionLicense(std::uint32_t quiet_threads)
+    : quiet_threads_(quiet_threads), mappings_max_(read_mappings_max()) {}
+
+Result<void, AdoptRefusal> AdoptionLicense::check_process(std::size_t length) {
+  if (!map_.is_open() || !status_.is_open()) return refuse(AdoptRefusal::kDenied);
+  if (file_size_is_limited()) return refuse(AdoptRefusal::kFileSizeLimit);
+  const std::optional<ProcessFigures> figures = status_.read();
+  if (!figures) return refuse(AdoptRefusal::kDenied);
+  if (!leaves_room(RLIMIT_AS, figures->address_bytes, length) ||
+      !leaves_room(RLIMIT_DATA, figures->data_bytes, length) || !has_mappings_left()) {
+    return refuse(AdoptRefusal::kAddressSpace);
+  }
+  return {};
+}
+
+bool AdoptionLicense::has_mappings_left() {
+  if (until_survey_ > 0) {
+    --until_survey_;
+    return has_mappings_left_;
+  }
+  const std::optional<MapSurvey> survey = map_.survey();
+  has_mappings_left_ = survey && survey->mappings + kMappingsOfUs < mappings_max_ / 2;
+  until_survey_ = kRangesPerSurvey;
+  return has_mappings_left_;
+}
+
+Result<void, AdoptRefusal> AdoptionLicense::check_writers(bool is_seen) const {
+  const std::optional<ProcessFigures> figures = status_.read();
+  if (!figures) return refuse(AdoptRefusal::kDenied);
+  if (figures->locked_bytes != 0) return refuse(AdoptRefusal::kLocked);
+  if (is_seen) return {};
+  if (figures->threads > quiet_threads_) return refuse(AdoptRefusal::kOtherThreads);
+  if (figures->pinned_bytes != 0) return refuse(AdoptRefusal::kPinned);
+  if (find_asynchronous_io(map_) != AsynchronousIo::kNone) {
+    return refuse(AdoptRefusal::kAsynchronousIo);
+  }
+  return {};
+}
+
+Result<void, AdoptRefusal> AdoptionLicense::check_mapping(const PageRun& pages,
+                                                          const std::byte* stack) const {
+  const auto begin = reinterpret_cast<std::uintptr_t>(pages.begin);
+  const std::optional<Mapping> mapping = map_.plain(begin, begin + pages.length);
+  if (!mapping) return refuse(AdoptRefusal::kNotPlain);
+  // The kernel itself writes to stacks (signals), and kills whom it cannot write to.
+  const auto on_stack = reinterpret_cast<std::uintptr_t>(stack);
+  if (on_stack >= mapping->begin && on_stack < mapping->end) {
+    return refuse(AdoptRefusal::kNotPlain);
+  }
+  return {};
+}
+
+bool AdoptionLicense::may_be_pinned(const std::byte* begin, std::size_t length) const {
+  const std::optional<ProcessFigures> figures = status_.read();
+  return !figures || memory::may_be_pinned(begin, length, figures->pinned_bytes);
+}
+
+}  // namespace verbena::memory

@@ -1,0 +1,382 @@
+// SPDX-License-Identifier: MIT
+#include "memory/adoption_table.h"
+
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <mutex>
+#include <utility>
+
+#include "base/assert.h"
+#include "base/log.h"
+#include "memory/fault_guard.h"
+#include "memory/raw_calls.h"
+
+namespace verbena::memory {
+namespace {
+
+AdoptRefusal reason_of(ArenaError error) {
+  switch (error) {
+    case ArenaError::kNoDescriptor: return AdoptRefusal::kNoDescriptor;
+    case ArenaError::kNoMemory: return AdoptRefusal::kNoMemory;
+    case ArenaError::kDenied: return AdoptRefusal::kDenied;
+    case ArenaError::kFileSizeLimit: return AdoptRefusal::kFileSizeLimit;
+  }
+  return AdoptRefusal::kDenied;
+}
+
+std::uintptr_t number(const std::byte* address) {
+  return reinterpret_cast<std::uintptr_t>(address);
+}
+
+std::uintptr_t end_of(const std::byte* address, std::size_t length) {
+  const std::uintptr_t end = number(address) + length;
+  return end < number(address) ? ~std::uintptr_t{0} : end;
+}
+
+}  // namespace
+
+AdoptionTable::AdoptionTable(const AdoptionOptions& options)
+    : limits_(options.limits),
+      events_(options.events),
+      process_(getpid()),
+      thread_(gettid()),
+      license_(options.quiet_threads),
+      mover_({.use_userfault = options.use_userfault,
+              .use_move = options.use_move,
+              .for_programs_only = options.for_programs_only}) {
+  std::byte* const at = raw::map_private(sizeof(AdoptedRange) * limits_.ranges_max);
+  if (at != raw::failed()) ranges_ = reinterpret_cast<AdoptedRange*>(at);
+  is_closed_ = ranges_ == nullptr;
+}
+
+AdoptionTable::~AdoptionTable() {
+  close();
+  if (has_joined_forks_) leave_forks(*this);
+  if (ranges_) {
+    raw::unmap(reinterpret_cast<std::byte*>(ranges_), sizeof(AdoptedRange) * limits_.ranges_max);
+  }
+}
+
+bool AdoptionTable::is_ours() const { return getpid() == process_ && gettid() == thread_; }
+
+// Looking up ------------------------------------------------------------------------------------
+
+AdoptedId AdoptionTable::id_of(const AdoptedRange& range) const {
+  const auto place = static_cast<std::uint64_t>(&range - ranges_);
+  return {range.serial * limits_.ranges_max + place};
+}
+
+AdoptedRange* AdoptionTable::find(AdoptedId id) {
+  AdoptedRange& range = ranges_[id.value % limits_.ranges_max];
+  const bool is_it = range.state != RangeState::kFree && id_of(range) == id;
+  return is_it ? &range : nullptr;
+}
+
+AdoptedRange* AdoptionTable::free_place() {
+  const std::uint32_t used = places_used_.load(std::memory_order_relaxed);
+  for (std::uint32_t i = 0; i < std::min(used + 1, limits_.ranges_max); ++i) {
+    if (ranges_[i].state == RangeState::kFree) return &ranges_[i];
+  }
+  return nullptr;
+}
+
+bool AdoptionTable::is_current(const AdoptedRange& range) const {
+  return std::ranges::find(current_, range.arena) != current_.end();
+}
+
+Result<AdoptedRange*, AdoptRefusal> AdoptionTable::find_shared(const PageRun& body,
+                                                               ArenaKind kind) {
+  const std::uintptr_t begin = number(body.begin);
+  const std::uintptr_t end = begin + body.length;
+  const std::uint32_t used = places_used_.load(std::memory_order_relaxed);
+  for (std::uint32_t i = 0; i < used; ++i) {
+    AdoptedRange& range = ranges_[i];
+    const std::uintptr_t its_begin = range.shared_begin.load(std::memory_order_relaxed);
+    const std::uintptr_t its_end = range.shared_end.load(std::memory_order_relaxed);
+    if (end <= its_begin || begin >= its_end) continue;
+    if (begin < its_begin || end > its_end || !is_current(range)) {
+      return refuse(AdoptRefusal::kOverlap);
+    }
+    if (arenas_[range.arena]->kind() != kind) return refuse(AdoptRefusal::kOtherRights);
+    return &range;
+  }
+  return nullptr;
+}
+
+bool AdoptionTable::overlaps(const std::byte* address, std::size_t length) const {
+  const std::uintptr_t begin = number(address);
+  const std::uintptr_t end = end_of(address, length);
+  if (begin == end) return false;
+  const std::uint32_t used = places_used_.load(std::memory_order_acquire);
+  for (std::uint32_t i = 0; i < used; ++i) {
+    // The end first: it is written last, and 0 until then.
+    const std::uintptr_t its_end = ranges_[i].shared_end.load(std::memory_order_acquire);
+    const std::uintptr_t its_begin = ranges_[i].shared_begin.load(std::memory_order_relaxed);
+    if (begin < its_end && its_begin < end) return true;
+  }
+  return false;
+}
+
+Adopted AdoptionTable::tell(const AdoptedRange& range, const PageRun& body) const {
+  const Arena& arena = *arenas_[range.arena];
+  return {.id = id_of(range),
+          .begin = body.begin,
+          .length = body.length,
+          .kind = arena.kind(),
+          .generation = arena.generation(),
+          .offset = range.offset + static_cast<std::uint64_t>(body.begin - range.begin)};
+}
+
+MovedPages AdoptionTable::pages_of(const AdoptedRange& range) const {
+  const Arena& arena = *arenas_[range.arena];
+  return {.begin = range.begin,
+          .length = range.length,
+          .park = range.park,
+          .place = {.file = arena.file(),
+                    .device = arena.device(),
+                    .inode = arena.inode(),
+                    .offset = range.offset}};
+}
+
+AdoptionCounters AdoptionTable::counters() const { return counters_; }
+
+// Files -----------------------------------------------------------------------------------------
+
+Result<std::uint32_t, AdoptRefusal> AdoptionTable::current_arena(ArenaKind kind) {
+  std::uint32_t& current = current_[static_cast<std::size_t>(kind)];
+  if (current != kNoArena) {
+    if (arenas_[current]->is_usable()) return current;
+    return refuse(AdoptRefusal::kNoDescriptor);
+  }
+  const auto at = std::ranges::find_if(arenas_, [](const auto& each) { return !each; });
+  if (at == arenas_.end()) return refuse(AdoptRefusal::kTooMany);
+  auto arena = Arena::create(kind, generation_);
+  if (!arena) return refuse(reason_of(arena.error()));
+  at->emplace(std::move(*arena));
+  current = static_cast<std::uint32_t>(at - arenas_.begin());
+  return current;
+}
+
+void AdoptionTable::drop_arena_if_unused(std::uint32_t index) {
+  const bool is_current = std::ranges::find(current_, index) != current_.end();
+  if (!is_current && arena_users_[index] == 0) arenas_[index].reset();
+}
+
+int AdoptionTable::descriptor(ArenaKind kind) const {
+  const std::uint32_t current = current_[static_cast<std::size_t>(kind)];
+  return current == kNoArena ? -1 : arenas_[current]->descriptor();
+}
+
+// Adopting --------------------------------------------------------------------------------------
+
+Result<Adopted, AdoptRefusal> AdoptionTable::adopt(const PageRun& body, ArenaKind kind,
+                                                   const std::byte* stack) {
+  if (is_closed_ || !is_ours()) return refuse(AdoptRefusal::kShutDown);
+  retry_kept();
+  const auto shared = find_shared(body, kind);
+  if (!shared) return refuse(shared.error());
+  if (AdoptedRange* const range = *shared) {
+    ++range->holders;
+    if (range->state == RangeState::kKept) {
+      range->state = RangeState::kShared;
+      --counters_.kept;
+    }
+    return tell(*range, body);
+  }
+  auto adopted = adopt_fresh(body, kind, stack);
+  if (!adopted) ++counters_.refused;
+  return adopted;
+}
+
+Result<void, AdoptRefusal> AdoptionTable::check_room(std::size_t length) {
+  if (counters_.bytes > limits_.total_bytes_max ||
+      length > limits_.total_bytes_max - counters_.bytes) {
+    return refuse(AdoptRefusal::kTooMuch);
+  }
+  if (const auto checked = license_.check_process(length); !checked) return checked;
+  if (!has_joined_forks_) {
+    install_fault_guard();  // a fork reads memory that the program may have unmapped
+    has_joined_forks_ = join_forks(*this);
+    if (!has_joined_forks_) return refuse(AdoptRefusal::kNoMemory);
+  }
+  return {};
+}
+
+Result<Adopted, AdoptRefusal> AdoptionTable::adopt_fresh(const PageRun& body, ArenaKind kind,
+                                                         const std::byte* stack) {
+  if (!mover_.is_able()) return refuse(AdoptRefusal::kDenied);
+  if (body.length > limits_.region_bytes_max) return refuse(AdoptRefusal::kTooLarge);
+  AdoptedRange* const range = free_place();
+  if (!range) return refuse(AdoptRefusal::kTooMany);
+  const auto checked =
+      check_room(body.length)
+          .and_then([&] { return license_.check_mapping(body, stack); })
+          .and_then([&] { return license_.check_writers(mover_.can_move_under_use()); });
+  if (!checked) return refuse(checked.error());
+  const auto arena = current_arena(kind);
+  if (!arena) return refuse(arena.error());
+  const auto place = arenas_[*arena]->take_place();
+  if (!place) return refuse(AdoptRefusal::kTooMany);
+  range->arena = *arena;
+  range->offset = *place;
+  range->begin = body.begin;
+  range->length = body.length;
+  const FilePlace file = pages_of(*range).place;
+  {
+    const std::lock_guard guard(lock_);
+    const auto park = mover_.to_file(body, file);
+    if (!park) {
+      arenas_[*arena]->clear_place(*place);
+      return refuse(park.error());
+    }
+    enter(*range, body, *park);
+  }
+  range->holders = 1;
+  ++counters_.adopted;
+  mover_.populate(body, file, body.length <= limits_.populate_bytes_max);
+  return tell(*range, body);
+}
+
+// With the lock held: the range is in its file.
+void AdoptionTable::enter(AdoptedRange& range, const PageRun& pages, std::byte* park) {
+  range.begin = pages.begin;
+  range.length = pages.length;
+  range.park = park;
+  range.serial = next_serial_++;
+  range.holders = 0;
+  range.is_allocated = range.has_owner = false;
+  range.state = RangeState::kShared;
+  range.shared_begin.store(number(pages.begin), std::memory_order_relaxed);
+  range.shared_end.store(number(pages.begin) + pages.length, std::memory_order_release);
+  const auto place = static_cast<std::uint32_t>(&range - ranges_);
+  if (place >= places_used_.load(std::memory_order_relaxed)) {
+    places_used_.store(place + 1, std::memory_order_release);
+  }
+  ++arena_users_[range.arena];
+  ++counters_.ranges;
+  counters_.bytes += pages.length;
+}
+
+// Taking back -----------------------------------------------------------------------------------
+
+void AdoptionTable::release(AdoptedId id) {
+  if (is_closed_ || !is_ours()) return;
+  AdoptedRange* const range = find(id);
+  VERBENA_ASSERT(range && range->holders > 0);
+  --range->holders;
+  settle(*range);
+  retry_kept();
+}
+
+// Nobody may hold the range any more.
+void AdoptionTable::settle(AdoptedRange& range) {
+  if (range.holders > 0 || range.has_owner) return;
+  if (range.is_allocated) {
+    unmap_allocated(range);
+  } else if (range.state == RangeState::kPrivate) {
+    forget(range);
+  } else {
+    take_back(range);
+  }
+}
+
+// False: it is kept.
+bool AdoptionTable::take_back(AdoptedRange& range) {
+  bool done = !license_.may_be_pinned(range.begin, range.length);
+  if (done) {
+    const std::lock_guard guard(lock_);
+    done = mover_.to_private(pages_of(range), license_.map());
+    if (done) forget_shared(range);
+  }
+  if (!done) {
+    if (range.state != RangeState::kKept) ++counters_.kept;
+    range.state = RangeState::kKept;
+    return false;
+  }
+  ++counters_.undone;
+  if (range.holders == 0 && !range.has_owner) forget(range);
+  return true;
+}
+
+// With the lock held, when no mapping of the program shows the place any more.
+void AdoptionTable::forget_shared(AdoptedRange& range) {
+  if (range.state == RangeState::kKept) --counters_.kept;
+  range.state = RangeState::kPrivate;
+  range.shared_end.store(0, std::memory_order_relaxed);
+  range.shared_begin.store(0, std::memory_order_relaxed);
+  arenas_[range.arena]->clear_place(range.offset);
+  --arena_users_[range.arena];
+  drop_arena_if_unused(range.arena);
+  --counters_.ranges;
+  counters_.bytes -= range.length;
+}
+
+void AdoptionTable::forget(AdoptedRange& range) {
+  range.state = RangeState::kFree;
+  std::uint32_t used = places_used_.load(std::memory_order_relaxed);
+  while (used > 0 && ranges_[used - 1].state == RangeState::kFree)
+    --used;
+  places_used_.store(used, std::memory_order_relaxed);
+}
+
+void AdoptionTable::retry_kept() {
+  // A few at a time: each look costs some microseconds.
+  constexpr int kTries = 4;
+  const std::uint32_t used = places_used_.load(std::memory_order_relaxed);
+  int tries = 0;
+  for (std::uint32_t i = 0; counters_.kept > 0 && tries < kTries && i < used; ++i) {
+    if (ranges_[i].state != RangeState::kKept) continue;
+    take_back(ranges_[i]);
+    ++tries;
+  }
+}
+
+std::size_t AdoptionTable::expel() {
+  if (is_closed_ || !is_ours()) return 0;
+  std::size_t left = 0;
+  for (std::uint32_t i = 0; i < places_used_.load(std::memory_order_relaxed); ++i) {
+    AdoptedRange& range = ranges_[i];
+    if (range.state != RangeState::kShared && range.state != RangeState::kKept) continue;
+    if (events_ && range.holders > 0) events_->leaving(id_of(range));
+    if (!take_back(range)) left += range.length;
+  }
+  const auto before = std::exchange(current_, {kNoArena, kNoArena});
+  for (const std::uint32_t arena : before) {
+    if (arena != kNoArena) drop_arena_if_unused(arena);
+  }
+  ++generation_;
+  LOG_INFO("adopted memory moved away from its peers, %zu bytes could not be", left);
+  return left;
+}
+
+bool AdoptionTable::undo_range(const std::byte* address, std::size_t length) {
+  if (is_closed_ || !is_ours()) return true;
+  const std::uintptr_t begin = number(address);
+  const std::uintptr_t end = end_of(address, length);
+  for (std::uint32_t i = 0; i < places_used_.load(std::memory_order_relaxed); ++i) {
+    AdoptedRange& range = ranges_[i];
+    const std::uintptr_t its_begin = range.shared_begin.load(std::memory_order_relaxed);
+    const std::uintptr_t its_end = range.shared_end.load(std::memory_order_relaxed);
+    if (its_end <= begin || its_begin >= end) continue;
+    if (events_ && range.holders > 0) events_->leaving(id_of(range));
+    take_back(range);
+  }
+  return !overlaps(address, length);
+}
+
+void AdoptionTable::close() {
+  if (is_closed_ || !is_ours()) return;
+  for (std::uint32_t i = 0; i < limits_.ranges_max; ++i) {
+    if (i >= places_used_.load(std::memory_order_relaxed)) break;
+    AdoptedRange& range = ranges_[i];
+    if (range.state == RangeState::kShared || range.state == RangeState::kKept) take_back(range);
+  }
+  is_closed_ = true;
+  current_ = {kNoArena, kNoArena};
+  for (auto& arena : arenas_)
+    arena.reset();
+}
+
+}  // namespace verbena::memory

@@ -1,0 +1,357 @@
+// SPDX-License-Identifier: MIT
+#include "memory/page_mover.h"
+
+#include <sched.h>
+#include <sys/mman.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+
+#include "base/assert.h"
+#include "memory/guarded_copy.h"
+#include "memory/raw_calls.h"
+
+namespace verbena::memory {
+namespace {
+
+// What is in memory twice at a time: a program near the limit of its memory cgroup shall survive.
+// Small enough for the caches, too.
+constexpr std::size_t kScratchLength = std::size_t{512} << 10;
+
+std::size_t page_size() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
+std::uintptr_t number(const std::byte* address) {
+  return reinterpret_cast<std::uintptr_t>(address);
+}
+std::byte* pointer(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
+
+Result<void, AdoptRefusal> write_all(const std::byte* from, std::size_t length, int file,
+                                     std::uint64_t offset) {
+  while (length > 0) {
+    const long done = raw::write_at(file, from, length, offset);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) {
+      return refuse(errno == EFBIG ? AdoptRefusal::kFileSizeLimit : AdoptRefusal::kNoMemory);
+    }
+    from += done;
+    offset += static_cast<std::uint64_t>(done);
+    length -= static_cast<std::size_t>(done);
+  }
+  return {};
+}
+
+bool read_all(std::byte* to, std::size_t length, int file, std::uint64_t offset) {
+  while (length > 0) {
+    const long done = raw::read_at(file, to, length, offset);
+    if (done < 0 && errno == EINTR) continue;
+    if (done <= 0) return false;
+    to += done;
+    offset += static_cast<std::uint64_t>(done);
+    length -= static_cast<std::size_t>(done);
+  }
+  return true;
+}
+
+// What the file has there; `to` reads as zero elsewhere.
+bool read_content(std::byte* to, std::size_t length, const FilePlace& place) {
+  const std::uint64_t end = place.offset + length;
+  std::uint64_t at = place.offset;
+  while (at < end) {
+    const std::int64_t data = raw::seek(place.file, at, SEEK_DATA);
+    if (data < 0) return errno == ENXIO;  // nothing up to the end of the file
+    const auto begin = static_cast<std::uint64_t>(data);
+    if (begin >= end) return true;
+    const std::int64_t hole = raw::seek(place.file, begin, SEEK_HOLE);
+    if (hole < 0) return false;
+    at = std::min(static_cast<std::uint64_t>(hole), end);
+    if (!read_all(to + (begin - place.offset), at - begin, place.file, begin)) return false;
+  }
+  return true;
+}
+
+// The content of what is mapped at `from` and shows `place`.
+bool copy_content(std::byte* to, const std::byte* from, std::size_t length,
+                  const FilePlace& place) {
+  if (place.file < 0) return guarded_copy(to, from, length);
+  return read_content(to, length, place);
+}
+
+// What was carried is only in the file now. Should there be no memory to bring it back, there is
+// no way on, either: the kernel's out-of-memory killer comes before that.
+void read_back(std::byte* to, std::size_t length, const FilePlace& place) {
+  constexpr int kTries = 1000;
+  bool done = false;
+  for (int i = 0; i < kTries && !done; ++i)
+    done = read_content(to, length, place);
+  VERBENA_ASSERT(done);
+}
+
+AdoptRefusal reason_of_watch(int error) {
+  if (error == EBUSY) return AdoptRefusal::kTrackedElsewhere;
+  return error == ENOMEM ? AdoptRefusal::kAddressSpace : AdoptRefusal::kNotPlain;
+}
+
+}  // namespace
+
+bool shows(const Mapping& mapping, const FilePlace& place) {
+  return mapping.is_shared && mapping.inode == place.inode && mapping.device == place.device &&
+         mapping.offset >= place.offset && mapping.offset < place.offset + Arena::kPlaceStride;
+}
+
+bool is_whole(const Mapping& mapping, const MovedPages& pages) {
+  return shows(mapping, pages.place) && mapping.offset == pages.place.offset &&
+         mapping.begin == number(pages.begin) && mapping.end == number(pages.begin) + pages.length;
+}
+
+PageMover::PageMover(const MoverOptions& options) {
+  if (options.use_userfault) userfault_ = Userfault(options.for_programs_only);
+  scratch_ = raw::map_private(kScratchLength);
+  if (scratch_ == raw::failed()) {
+    scratch_ = nullptr;
+    return;
+  }
+  raw::advise(scratch_, kScratchLength, MADV_DONTFORK);
+  raw::advise(scratch_, kScratchLength, MADV_DONTDUMP);
+  can_move_ = options.use_move && userfault_.can_move() && userfault_.can_hold_writers();
+  is_able_ = touched_.is_open() && try_park();
+}
+
+PageMover::~PageMover() {
+  if (scratch_) raw::unmap(scratch_, kScratchLength);
+}
+
+// Linux 5.7.
+bool PageMover::try_park() const {
+  std::byte* const park = raw::move_away(scratch_, page_size());
+  if (park == raw::failed()) return false;
+  raw::unmap(park, page_size());
+  return true;
+}
+
+Result<std::byte*, AdoptRefusal> PageMover::to_file(const PageRun& range,
+                                                    const FilePlace& place) const {
+  if (!unshare(range)) return refuse(AdoptRefusal::kNoMemory);
+  if (can_move_) {
+    const int error = userfault_.watch(scratch_, kScratchLength, HoldWhat::kMissing);
+    if (error != 0) return refuse(reason_of_watch(error));
+  }
+  if (userfault_.is_open()) {
+    const int error = userfault_.watch(range.begin, range.length, HoldWhat::kMissing);
+    if (error != 0) {
+      if (can_move_) userfault_.unwatch(scratch_, kScratchLength);
+      return refuse(reason_of_watch(error));
+    }
+  }
+  Result<void, AdoptRefusal> done;
+  std::byte* const park = raw::move_away(range.begin, range.length);
+  if (park == raw::failed()) {
+    done = refuse(AdoptRefusal::kAddressSpace);
+    userfault_.unwatch(range.begin, range.length);
+  } else {
+    std::size_t carried = 0;
+    done =
+        can_move_ ? carry(range, park, place, carried) : write_touched(park, range.length, place);
+    if (done && raw::map(range.begin, range.length, MAP_SHARED | MAP_FIXED, place.file,
+                         place.offset) == raw::failed()) {
+      done = refuse(AdoptRefusal::kAddressSpace);
+    }
+    if (!done) {
+      read_back(park, carried, place);
+      VERBENA_ASSERT(raw::move_over(range.begin, park, range.length) == range.begin);
+    }
+    userfault_.wake(range.begin, range.length);
+  }
+  if (can_move_) userfault_.unwatch(scratch_, kScratchLength);
+  if (!done) return refuse(done.error());
+  raw::advise(park, range.length, MADV_DONTNEED);
+  return park;
+}
+
+// Pages that a forked child still shares are copied now, and the mapping becomes one that has had
+// a page: only such a one keeps its identity when it moves. Kernels before 5.14 cannot do it here;
+// their pages are read and written back by the copy.
+bool PageMover::unshare(const PageRun& range) const {
+  if (raw::advise(range.begin, page_size(), raw::kPopulateWrite) != 0) return errno == EINVAL;
+  std::byte* const end = range.begin + range.length;
+  PageRun run;
+  for (std::byte* at = range.begin; at < end; at = run.begin + run.length) {
+    if (!touched_.first(at, end, run)) return false;
+    if (run.length == 0) break;
+    if (raw::advise(run.begin, run.length, raw::kPopulateWrite) != 0) return errno == EINVAL;
+  }
+  return true;
+}
+
+Result<void, AdoptRefusal> PageMover::carry(const PageRun& range, std::byte* park,
+                                            const FilePlace& place, std::size_t& carried) const {
+  while (carried < range.length) {
+    const std::size_t length = std::min(kScratchLength, range.length - carried);
+    FilePlace to = place;
+    to.offset += carried;
+    const auto done = carry_piece(park + carried, length, to);
+    if (!done) return done;
+    carried += length;
+  }
+  return {};
+}
+
+Result<void, AdoptRefusal> PageMover::carry_piece(std::byte* from, std::size_t length,
+                                                  const FilePlace& place) const {
+  std::size_t moved = 0;
+  const int error = move_to_scratch(from, length, moved);
+  Result<void, AdoptRefusal> done;
+  if (error == 0) {
+    done = write_touched(scratch_, length, place);
+  } else {
+    done = refuse(error == EBUSY ? AdoptRefusal::kPinned : AdoptRefusal::kNoMemory);
+  }
+  if (!done) empty_scratch_into(from, moved);
+  raw::advise(scratch_, length, MADV_DONTNEED);
+  return done;
+}
+
+int PageMover::move_to_scratch(std::byte* from, std::size_t length, std::size_t& done) const {
+  // A page may be busy for a moment: under writeback, or in a short direct I/O.
+  constexpr int kTries = 20;
+  int tries = 0;
+  while (done < length) {
+    std::size_t moved = 0;
+    const int error = userfault_.move(scratch_ + done, from + done, length - done, moved);
+    done += moved;
+    if (error == 0 || moved > 0) continue;
+    if ((error != EBUSY && error != EAGAIN) || ++tries == kTries) return error;
+    sched_yield();
+  }
+  return 0;
+}
+
+Result<void, AdoptRefusal> PageMover::write_touched(std::byte* from, std::size_t length,
+                                                    const FilePlace& place) const {
+  std::byte* const end = from + length;
+  PageRun run;
+  for (std::byte* at = from; at < end; at = run.begin + run.length) {
+    if (!touched_.first(at, end, run)) return refuse(AdoptRefusal::kDenied);
+    if (run.length == 0) break;
+    const auto distance = static_cast<std::uint64_t>(run.begin - from);
+    const auto done = write_all(run.begin, run.length, place.file, place.offset + distance);
+    if (!done) return done;
+  }
+  return {};
+}
+
+// Its pages are back where they came from, as copies. The scratch is not watched any more: reading
+// a page that is not there would wait for ourselves.
+void PageMover::empty_scratch_into(std::byte* to, std::size_t length) const {
+  userfault_.unwatch(scratch_, kScratchLength);
+  PageRun run;
+  for (std::size_t at = 0; at < length;) {
+    if (!touched_.first(scratch_ + at, scratch_ + length, run)) run = {scratch_ + at, length - at};
+    if (run.length == 0) return;
+    const auto distance = static_cast<std::size_t>(run.begin - scratch_);
+    std::memcpy(to + distance, run.begin, run.length);
+    at = distance + run.length;
+  }
+}
+
+bool PageMover::to_private(const MovedPages& pages, const ProcessMap& map) const {
+  Mapping mapping;
+  const MapAnswer answer = map.find(number(pages.begin), mapping);
+  if (answer == MapAnswer::kUnknown) return false;
+  if (answer == MapAnswer::kFound && is_whole(mapping, pages)) {
+    return take_back(mapping, pages.park, pages.place, false);
+  }
+  if (!take_back_anywhere(pages, map)) return false;
+  raw::unmap(pages.park, pages.length);
+  return true;
+}
+
+bool PageMover::take_back_anywhere(const MovedPages& pages, const ProcessMap& map) const {
+  Mapping mapping;
+  for (std::uintptr_t at = 0;; at = mapping.end) {
+    const MapAnswer answer = map.find(at, mapping);
+    if (answer == MapAnswer::kUnknown) return false;
+    if (answer == MapAnswer::kNothing) return true;
+    if (shows(mapping, pages.place) && !take_back_piece(mapping, pages)) return false;
+  }
+}
+
+// A part of the range, or what the program made of it: moved, and grown past its end.
+bool PageMover::take_back_piece(const Mapping& mapping, const MovedPages& pages) const {
+  const std::size_t length = mapping.end - mapping.begin;
+  const std::uint64_t distance = mapping.offset - pages.place.offset;
+  FilePlace place = pages.place;
+  place.offset = mapping.offset;
+  if (distance < pages.length && length <= pages.length - distance) {
+    return take_back(mapping, pages.park + distance, place, true);
+  }
+  std::byte* const fresh = raw::map_private(length);
+  if (fresh == raw::failed()) return false;
+  if (take_back(mapping, fresh, place, false)) return true;
+  raw::unmap(fresh, length);
+  return false;
+}
+
+bool PageMover::take_back(const Mapping& mapping, std::byte* from, const FilePlace& place,
+                          bool keep_from) const {
+  std::byte* const begin = pointer(mapping.begin);
+  const std::size_t length = mapping.end - mapping.begin;
+  bool is_watched = false;
+  bool is_held = false;
+  if (userfault_.can_hold_writers() && (mapping.rights & PROT_WRITE) != 0) {
+    const int error = userfault_.watch(begin, length, HoldWhat::kWrites);
+    if (error == EBUSY) return false;  // the program tracks it
+    is_watched = error == 0;
+    is_held = is_watched && userfault_.hold_writers(begin, length) == 0;
+  }
+  bool done = copy_content(from, begin, length, place);
+  // Nobody is held: what was written meanwhile is seen but for the last microseconds.
+  if (done && !is_held) done = copy_content(from, begin, length, place);
+  if (done && mapping.rights != (PROT_READ | PROT_WRITE)) {
+    done = raw::protect(from, length, mapping.rights) == 0;
+  }
+  if (done) done = put_over(mapping, from, place, keep_from);
+  if (is_watched) {
+    if (!done) userfault_.unwatch(begin, length);
+    userfault_.wake(begin, length);
+  }
+  if (!done) {
+    raw::protect(from, length, PROT_READ | PROT_WRITE);
+    raw::advise(from, length, MADV_DONTNEED);
+  }
+  return done;
+}
+
+bool PageMover::put_over(const Mapping& mapping, std::byte* from, const FilePlace& place,
+                         bool keep_from) const {
+  std::byte* const begin = pointer(mapping.begin);
+  const std::size_t length = mapping.end - mapping.begin;
+  // With keep_from an empty mapping stays behind, so that the park is ours to unmap as a whole.
+  const std::byte* const moved =
+      keep_from ? raw::move_over_keeping(begin, from, length) : raw::move_over(begin, from, length);
+  if (moved == begin) return true;
+  // The kernel may have taken away what was to be replaced before it ran out of memory.
+  if (place.file >= 0 &&
+      raw::map(begin, length, MAP_SHARED | MAP_FIXED, place.file, place.offset) == begin) {
+    raw::protect(begin, length, mapping.rights);
+  }
+  return false;
+}
+
+void PageMover::populate(const PageRun& range, const FilePlace& place, bool all) const {
+  if (all) {
+    raw::advise(range.begin, range.length, raw::kPopulateWrite);
+    return;
+  }
+  const std::uint64_t end = place.offset + range.length;
+  for (std::uint64_t at = place.offset; at < end;) {
+    const std::int64_t data = raw::seek(place.file, at, SEEK_DATA);
+    if (data < 0 || static_cast<std::uint64_t>(data) >= end) return;
+    const std::int64_t hole = raw::seek(place.file, static_cast<std::uint64_t>(data), SEEK_HOLE);
+    if (hole < 0) return;
+    at = std::min(static_cast<std::uint64_t>(hole), end);
+    raw::advise(range.begin + (static_cast<std::uint64_t>(data) - place.offset),
+                at - static_cast<std::uint64_t>(data), raw::kPopulateWrite);
+  }
+}
+
+}  // namespace verbena::memory
