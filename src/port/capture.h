@@ -8,6 +8,8 @@
 // job.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
@@ -69,16 +71,24 @@ class CaptureFile {
   bool begin_file();
   bool rotate();
   bool write_all(std::span<const std::byte> bytes);
-  bool write_statistics();
+  bool write_packets();
+  std::vector<std::byte> closing_block() const;
+  bool is_open() const;
+  void take_file(UniqueFd file);
+  std::size_t packet_size(std::size_t i) const;
 
   const CaptureOptions options_;
-  mutable Mutex flush_lock_;
+  mutable Mutex flush_lock_;  // before buffer_lock_
   UniqueFd file_;
+  ino_t inode_ = 0;
   std::uint64_t file_bytes_ = 0;
+  std::uint64_t written_ = 0;
   std::vector<std::byte> writing_;
+  std::vector<std::size_t> begins_;  // of the packets in `writing_`
 
   mutable Mutex buffer_lock_;
   std::vector<std::byte> filling_;
+  std::vector<std::size_t> filling_begins_;
   Stats stats_;
   std::uint64_t seen_ = 0;
   Instant last_;

@@ -5,8 +5,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
-#include <optional>
 #include <queue>
 #include <span>
 #include <vector>
@@ -64,7 +64,7 @@ class Impairer {
   };
   bool chance(std::uint32_t of_a_million) { return random_.below(1'000'000) < of_a_million; }
   Instant due_time(std::size_t size, Instant now, Counters& counters);
-  void store(std::span<const std::byte> bytes, const Packet& packet, Instant due);
+  Packet& store(std::span<const std::byte> bytes, const Packet& packet, Instant due);
 
   const Impairment what_;
   SeededRandom random_;
@@ -75,6 +75,7 @@ class Impairer {
   std::size_t queued_bytes_ = 0;
   Instant line_free_;  // when the last byte before is through
   Instant last_due_;
+  Instant not_before_;
 };
 
 struct ImpairedOptions {

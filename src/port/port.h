@@ -21,10 +21,11 @@
 #include "base/time.h"
 #include "base/types.h"
 #include "port/counters.h"
+#include "wire/ip.h"
 
 namespace verbena::port {
 
-inline constexpr std::uint16_t kRocePort = 4791;
+using wire::kRocePort;
 
 // The ECN field of the IP header (RFC 3168, 5): a sender that reacts says kCapable, and the network
 // turns it into kCongested.
@@ -68,7 +69,8 @@ struct Received {
   Ecn ecn = Ecn::kNotCapable;
 };
 
-// Fixed when the port opens.
+// Fixed when the port opens, but for `segments_max`: it becomes 1 when a way out turns out to be
+// unable to split trains.
 struct Limits {
   std::uint32_t segments_max = 1;     // packets in a train
   std::uint32_t train_bytes_max = 0;  // payload of a whole train

@@ -11,6 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <queue>
@@ -130,10 +131,11 @@ class SimNetwork {
   };
 
   bool accept(SimPort& from, const Train& train);
-  void enter(std::size_t packet, Line& line, Instant when, Stage next);
+  void enter(std::size_t packet, Line& line, Stage next);
   void arrive(std::size_t packet);
   void deliver(std::size_t packet, SimPort& port);
   std::size_t new_packet();
+  std::size_t copy_of(const Packet& packet);
   void release(std::size_t packet) { free_.push_back(packet); }
   bool chance(std::uint32_t of_a_million) { return random_.below(1'000'000) < of_a_million; }
   std::optional<std::size_t> find_host(const Gid& address) const;

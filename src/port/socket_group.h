@@ -39,6 +39,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "base/types.h"
+#include "host/descriptor_table.h"
 #include "host/peer.h"
 #include "host/private_fd.h"
 #include "port/group_message.h"
@@ -79,7 +80,9 @@ class GroupEvents {
 struct GroupOptions {
   std::uint16_t port = kRocePort;
   ReceiverOptions receiver;
-  Duration patience = Duration::milliseconds(500);  // for members to answer, twice in a join
+  Duration patience = Duration::milliseconds(500);  // for members to answer, at each step
+  // Of the control thread; none: descriptors are the calling thread's as they are.
+  host::DescriptorTable* table = nullptr;
 };
 
 class SocketGroup {
@@ -134,23 +137,28 @@ class SocketGroup {
   };
   struct Join;
 
-  // Members.
+  host::PrivateFd own(int fd) const;
+  bool belongs(const SocketFacts& facts) const;
+
+  // As a member (group_member.cc).
   void answer_ask(host::PeerId to, const GroupMessage& ask);
   void answer_fetch(host::PeerId to, const GroupMessage& fetch);
-  void hold(host::PeerId from, const GroupMessage& says, host::PrivateFd socket);
+  void answer_hold(host::PeerId to, const GroupMessage& hold, host::PrivateFd socket);
+  bool hold(const GroupMessage& says, host::PrivateFd socket);
+  void change_service(const GroupMessage& says);
   void forget_unbound();
   std::uint64_t digest() const;
 
-  // Newcomers.
+  // As a newcomer.
   void take_answer(host::PeerId from, const GroupMessage& says, host::PrivateFd socket,
                    Instant now);
-  void fetch_or_choose(Instant now);
-  void choose(Instant now);
+  void keep(const GroupMessage& says, host::PrivateFd socket);
+  void fetch(Instant now);
+  void proceed(Instant now);
   Result<std::uint16_t, GroupError> choose_position();
   void spread(Instant now);
   void finish();
   void fail(GroupError why);
-  bool keep(std::uint16_t position, SlotNumber slot, host::PrivateFd socket);
 
   void tell(std::span<const host::PeerId> members, const GroupMessage& message);
   void refresh_steering();

@@ -19,6 +19,7 @@
 #include <cstdint>
 #include <optional>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "base/types.h"
@@ -36,6 +37,9 @@ struct Service {
   SlotNumber slot;
   friend auto operator<=>(const Service&, const Service&) = default;
 };
+
+// The slot that the packet's queue pair number begins with; none for the reserved ones.
+std::optional<SlotNumber> plain_slot(std::span<const std::byte> payload);
 
 class Steering {
  public:
@@ -61,10 +65,15 @@ class Steering {
   std::optional<std::size_t> position(SlotNumber slot) const;
 
   // For SO_ATTACH_REUSEPORT_CBPF. A search tree: some ten steps a packet, whatever the number of
-  // members. Empty where nobody is in the group.
-  std::vector<sock_filter> program() const;
+  // members. What nobody in particular is asked for goes to the position `fallback`. Empty where
+  // nobody is in the group.
+  std::vector<sock_filter> program(std::uint16_t fallback) const;
 
  private:
+  Owner owner_by_slot(SlotNumber slot) const;
+  Owner owner_of_cm(std::span<const std::byte> payload) const;
+  std::vector<sock_filter> service_program(std::uint16_t fallback) const;
+
   std::vector<std::pair<SlotNumber, std::uint16_t>> by_slot_;  // sorted
   std::vector<Service> services_;                              // sorted
 };

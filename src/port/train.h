@@ -48,8 +48,9 @@ class TrainBuilder {
 
  private:
   bool continues(const Route& route, std::uint32_t size) const;
+  void keep_from(std::size_t first);
 
-  const Limits limits_;
+  Limits limits_;  // segments_max falls with the port's
   const std::size_t trains_max_;
   const std::size_t bytes_max_;
   const std::unique_ptr<std::byte[]> buffer_;

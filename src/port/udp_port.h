@@ -10,13 +10,11 @@
 // not know: check_sockets() finds out, and a number that means another file now is left alone.
 #pragma once
 
-#include <sys/types.h>
-
-#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -28,6 +26,7 @@
 #include "port/port.h"
 #include "port/steering.h"
 #include "port/udp_receiver.h"
+#include "port/udp_senders.h"
 #include "port/udp_socket.h"
 
 namespace verbena::port {
@@ -46,13 +45,17 @@ class UdpPort final : public Port {
   explicit UdpPort(UdpOptions options);
   UdpPort(const UdpPort&) = delete;
   UdpPort& operator=(const UdpPort&) = delete;
-  ~UdpPort() override;
 
   // Takes the socket that receives for a slot of ours, in place of the slot's former one if there
   // is one. Not beside receive(). False: we have `receivers_max` slots.
   bool add_receiver(SlotNumber slot, UniqueFd socket);
   // Who holds the other slots. Any thread.
   void set_steering(Steering steering);
+
+  // Packets to a multicast group reach every process that has joined it, and `receive` of each of
+  // its ports; the queue pair number in them is kMulticastQp. Not beside receive().
+  Result<void, RouteError> join_multicast(const Gid& group, std::uint32_t interface);
+  void leave_multicast(const Gid& group, std::uint32_t interface);
 
   // The slot whose socket somebody closed, if one was: it wants add_receiver() again. Sending
   // sockets that are gone are made again by themselves. Not beside receive(); before sleeping on
@@ -69,17 +72,17 @@ class UdpPort final : public Port {
   const Counters& counters() override;
 
  private:
-  class Senders;
-
-  std::size_t send_batch(std::span<const Train> trains);
-  void drop_or_split(const Train& train, int error);
-  std::size_t receive_from(UdpReceiver& receiver, std::span<Received> into);
+  std::size_t send_run(std::span<const Train> run, int fd);
+  bool give_up(const Train& train, int fd, int error);
+  void send_singly(const Train& train, int fd);
   bool is_ours(const Received& packet);
+  void pass_on(const Received& packet, const Steering::Owner& owner);
+  void refresh_receivers();
 
   const UdpOptions options_;
   std::atomic<bool> offload_;
   Counters counters_;
-  std::unique_ptr<Senders> senders_;
+  UdpSenders senders_;
 
   std::vector<std::unique_ptr<UdpReceiver>> receivers_;
   std::vector<int> descriptors_;
@@ -88,6 +91,7 @@ class UdpPort final : public Port {
   std::atomic<std::uint32_t> receive_bytes_{0};
   std::atomic<std::uint32_t> receive_packets_{0};
 
+  // Long enough for a copy of a table: seldom taken, for packets that are not ours.
   Mutex steering_lock_;
   Steering steering_;
 };

@@ -22,6 +22,7 @@
 
 #include "base/result.h"
 #include "base/types.h"
+#include "port/port.h"
 
 namespace verbena::port {
 
@@ -58,6 +59,10 @@ struct SocketFacts {
 };
 SocketFacts facts_of(int fd);
 
+// Moves a descriptor of ours in the program's table out of the way of the program's. The new
+// number, or the same where that cannot be.
+int lift_descriptor(int fd);
+
 struct Sender {
   int fd = -1;
   std::uint16_t port = 0;
@@ -77,11 +82,18 @@ ReceiveBudget receive_budget(int fd);
 // Datagrams that found the buffer full, since the socket was made; modulo 2^32.
 std::uint32_t overflows(int fd);
 
+// Membership in a multicast group, of the socket and with it of everybody who holds it.
+Result<void, RouteError> change_membership(int fd, const Gid& group, std::uint32_t interface,
+                                           bool join);
+
+// The MTU of the first hop. Learnt path MTUs count.
+Result<std::uint32_t, RouteError> route_mtu(const Gid& from, const Gid& to,
+                                            std::uint32_t interface);
+
 // Socket addresses. Where the system has no IPv6, sockets are of IPv4.
 bool has_ipv6_sockets();
 socklen_t to_socket_address(const Gid& gid, std::uint32_t interface, std::uint16_t port,
                             sockaddr_storage& into);
-bool is_ipv4(const Gid& gid);
 bool is_link_local(const Gid& gid);
 
 }  // namespace verbena::port

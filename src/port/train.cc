@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+#include "port/train.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "base/assert.h"
+
+namespace verbena::port {
+
+TrainBuilder::TrainBuilder(const Limits& limits, std::size_t bytes_max, std::size_t trains_max)
+    : limits_(limits),
+      trains_max_(trains_max),
+      bytes_max_(bytes_max),
+      buffer_(std::make_unique_for_overwrite<std::byte[]>(bytes_max)) {
+  trains_.reserve(trains_max);
+}
+
+// Whether a packet may go behind the last one of the last train.
+bool TrainBuilder::continues(const Route& route, std::uint32_t size) const {
+  if (trains_.empty() || closed_) return false;
+  const Train& last = trains_.back();
+  return size <= last.segment_size && route == last.route &&
+         last.packets() < limits_.segments_max &&
+         last.bytes.size() + size <= limits_.train_bytes_max;
+}
+
+auto TrainBuilder::place(const Route& route, std::uint32_t size) -> std::optional<Place> {
+  VERBENA_ASSERT(size > 0);
+  placed_ = 0;
+  if (size > limits_.train_bytes_max || used_ + size > bytes_max_) return std::nullopt;
+  starts_train_ = !continues(route, size);
+  if (starts_train_ && trains_.size() == trains_max_) return std::nullopt;
+  route_ = route;
+  placed_ = size;
+  const std::size_t index = starts_train_ ? 0 : trains_.back().packets();
+  return Place{std::span(buffer_.get() + used_, size), static_cast<std::uint16_t>(index)};
+}
+
+void TrainBuilder::commit() {
+  VERBENA_ASSERT(placed_ > 0);
+  if (starts_train_) {
+    trains_.push_back({route_, std::span(buffer_.get() + used_, placed_), placed_});
+    closed_ = false;
+  } else {
+    Train& last = trains_.back();
+    last.bytes = std::span(last.bytes.data(), last.bytes.size() + placed_);
+    closed_ = placed_ < last.segment_size;
+  }
+  used_ += placed_;
+  placed_ = 0;
+}
+
+bool TrainBuilder::flush(Port& port, Instant now) {
+  placed_ = 0;
+  if (!trains_.empty()) {
+    const std::size_t sent = port.send(trains_, now);
+    VERBENA_ASSERT(sent <= trains_.size());
+    keep_from(sent);
+  }
+  limits_.segments_max = std::min(limits_.segments_max, port.limits().segments_max);
+  return trains_.empty();
+}
+
+// Moves what was not taken to the front of the buffer.
+void TrainBuilder::keep_from(std::size_t first) {
+  trains_.erase(trains_.begin(), trains_.begin() + static_cast<std::ptrdiff_t>(first));
+  if (trains_.empty()) return clear();
+  if (first == 0) return;
+  const std::byte* const from = trains_.front().bytes.data();
+  const auto moved = static_cast<std::size_t>(from - buffer_.get());
+  used_ -= moved;
+  std::memmove(buffer_.get(), from, used_);
+  for (Train& train : trains_)
+    train.bytes = std::span(train.bytes.data() - moved, train.bytes.size());
+}
+
+void TrainBuilder::clear() {
+  trains_.clear();
+  used_ = 0;
+  placed_ = 0;
+  closed_ = false;
+}
+
+}  // namespace verbena::port

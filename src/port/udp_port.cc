@@ -1,0 +1,255 @@
+// SPDX-License-Identifier: MIT
+#include "port/udp_port.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <mutex>
+
+#include "base/log.h"
+#include "host/raw_calls.h"
+#include "port/udp_message.h"
+#include "wire/ip.h"
+
+namespace verbena::port {
+namespace {
+
+namespace raw = host::raw;
+
+constexpr std::uint32_t kSegmentsMax = 64;  // UDP_MAX_SEGMENTS
+constexpr std::uint32_t kTrainBytesMax = 65535 - wire::kIpv4Bytes - wire::kUdpBytes;
+constexpr std::size_t kTrainsPerCall = 16;
+constexpr int kSendFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
+
+bool is_full(int error) {
+  return error == EAGAIN || error == ENOBUFS || error == ENOMEM || error == EINTR;
+}
+
+// Not against the rules of port.h, nor beyond what one call takes.
+bool is_good(const Train& train) {
+  return train.segment_size > 0 && train.bytes.size() <= kTrainBytesMax && train.packets() > 0 &&
+         train.packets() <= kSegmentsMax;
+}
+
+}  // namespace
+
+UdpPort::UdpPort(UdpOptions options)
+    : options_(options),
+      offload_(options.offload && can_send_trains()),
+      senders_(options.senders_max, options.send_buffer) {
+  receivers_.reserve(options.receivers_max);
+  descriptors_.reserve(options.receivers_max);
+}
+
+bool UdpPort::add_receiver(SlotNumber slot, UniqueFd socket) {
+  const auto same = [&](const auto& each) { return each->slot() == slot; };
+  std::erase_if(receivers_, same);
+  if (receivers_.size() >= options_.receivers_max) return false;
+  UniqueFd lifted(lift_descriptor(socket.release()));
+  receivers_.push_back(std::make_unique<UdpReceiver>(slot, std::move(lifted)));
+  slots_.add(slot);
+  refresh_receivers();
+  return true;
+}
+
+void UdpPort::refresh_receivers() {
+  descriptors_.clear();
+  ReceiveBudget least{UINT32_MAX, UINT32_MAX};
+  for (const auto& each : receivers_) {
+    descriptors_.push_back(each->fd());
+    const ReceiveBudget budget = receive_budget(each->fd());
+    least = {std::min(least.bytes, budget.bytes), std::min(least.packets, budget.packets)};
+  }
+  receive_bytes_ = receivers_.empty() ? 0 : least.bytes;
+  receive_packets_ = receivers_.empty() ? 0 : least.packets;
+}
+
+void UdpPort::set_steering(Steering steering) {
+  const std::lock_guard lock(steering_lock_);
+  std::swap(steering_, steering);
+}
+
+// One of our sockets is enough: with more, each packet would come once for each.
+Result<void, RouteError> UdpPort::join_multicast(const Gid& group, std::uint32_t interface) {
+  if (receivers_.empty()) return refuse(RouteError::kNoSockets);
+  return change_membership(descriptors_.front(), group, interface, true);
+}
+
+void UdpPort::leave_multicast(const Gid& group, std::uint32_t interface) {
+  if (receivers_.empty()) return;
+  static_cast<void>(change_membership(descriptors_.front(), group, interface, false));
+}
+
+std::optional<SlotNumber> UdpPort::check_sockets() {
+  senders_.check();
+  const auto closed = std::ranges::find_if(receivers_, [](const auto& r) { return !r->is_open(); });
+  if (closed == receivers_.end()) return std::nullopt;
+  return (*closed)->slot();
+}
+
+Limits UdpPort::limits() const {
+  return {.segments_max = offload_.load(std::memory_order_relaxed) ? kSegmentsMax : 1,
+          .train_bytes_max = kTrainBytesMax,
+          .receive_bytes = receive_bytes_,
+          .receive_packets = receive_packets_};
+}
+
+std::uint16_t UdpPort::source_port(SlotNumber slot) { return senders_.get(slot).port; }
+
+// ------------------------------------------------------------------------------------ sending
+
+std::size_t UdpPort::send(std::span<const Train> trains, Instant) {
+  std::size_t taken = 0;
+  while (taken < trains.size()) {
+    const Train& first = trains[taken];
+    const int fd = senders_.get(first.route.slot).fd;
+    if (!is_good(first) || fd < 0) {
+      counters_.add(Count::kDroppedBroken, first.packets());
+      ++taken;
+      continue;
+    }
+    // As many as one call takes on one socket.
+    std::size_t run = 1;
+    while (run < kTrainsPerCall && taken + run < trains.size() && is_good(trains[taken + run]) &&
+           senders_.is_same(first.route.slot, trains[taken + run].route.slot)) {
+      ++run;
+    }
+    const std::size_t sent = send_run(trains.subspan(taken, run), fd);
+    taken += sent;
+    if (sent == 0) {
+      counters_.add(Count::kSendFull, trains.size() - taken);
+      break;
+    }
+  }
+  return taken;
+}
+
+// At least the first one is gone or dropped, or there is no room (0).
+std::size_t UdpPort::send_run(std::span<const Train> run, int fd) {
+  std::array<UdpMessage, kTrainsPerCall> messages;
+  std::array<mmsghdr, kTrainsPerCall> headers;
+  for (std::size_t i = 0; i < run.size(); ++i) {
+    messages[i].set(run[i], run[i].bytes, options_.port);
+    headers[i] = {messages[i].header(), 0};
+  }
+  std::size_t sent = 0;
+  if (run.size() > 1) {
+    const long many = syscall(SYS_sendmmsg, fd, headers.data(), run.size(), kSendFlags);
+    sent = many > 0 ? static_cast<std::size_t>(many) : 0;
+  }
+  // Alone; or what is wrong with the first one is its own business.
+  if (sent == 0) {
+    if (raw::sendmsg(fd, messages[0].header(), kSendFlags) < 0) {
+      return give_up(run[0], fd, errno) ? 1 : 0;
+    }
+    sent = 1;
+  }
+  for (const Train& train : run.first(sent)) {
+    counters_.add(Count::kSentPackets, train.packets());
+    counters_.add(Count::kSentBytes, train.bytes.size());
+  }
+  counters_.add(Count::kSentTrains, sent);
+  return sent;
+}
+
+// The kernel did not send it. False: it may do so later.
+bool UdpPort::give_up(const Train& train, int fd, int error) {
+  if (is_full(error)) return false;
+  switch (error) {
+    case EMSGSIZE: counters_.add(Count::kDroppedTooLong, train.packets()); break;
+    case EBADF:
+    case ENOTSOCK:
+      senders_.forget(train.route.slot);
+      counters_.add(Count::kDroppedBroken, train.packets());
+      break;
+    case EIO:
+    case EOPNOTSUPP:
+    case ENOPROTOOPT:
+      if (train.packets() > 1) {
+        send_singly(train, fd);
+        break;
+      }
+      [[fallthrough]];
+    default: counters_.add(Count::kDroppedRefused, train.packets()); break;
+  }
+  return true;
+}
+
+// The way out cannot split trains (IPsec, for one). Alone, every packet has the IPv4 id 0, so of a
+// train over IPv4 only the first one is what its ICRC says. The rest is lost, once: limits() says
+// so from now on.
+void UdpPort::send_singly(const Train& train, int fd) {
+  if (offload_.exchange(false)) LOG_INFO("trains cannot be sent: packets go out one by one");
+  const bool has_ids = wire::is_ipv4(train.route.to);
+  for (std::size_t i = 0; i < train.packets(); ++i) {
+    if (has_ids && i > 0) {
+      counters_.add(Count::kDroppedOffload, train.packets() - i);
+      return;
+    }
+    UdpMessage message;
+    message.set(train, train.packet(i), options_.port);
+    const bool is_sent = raw::sendmsg(fd, message.header(), kSendFlags) >= 0;
+    counters_.add(is_sent ? Count::kSentPackets : Count::kDroppedRefused);
+    if (is_sent) counters_.add(Count::kSentBytes, train.packet(i).size());
+  }
+}
+
+// ---------------------------------------------------------------------------------- receiving
+
+std::size_t UdpPort::receive(std::span<Received> into, Instant) {
+  std::size_t given = 0;
+  for (std::size_t n = 0; n < receivers_.size() && given < into.size(); ++n) {
+    UdpReceiver& receiver = *receivers_[next_receiver_++ % receivers_.size()];
+    const auto room = into.subspan(given);
+    const std::size_t taken = receiver.take(room, counters_);
+    for (std::size_t i = 0; i < taken; ++i) {
+      if (!is_ours(room[i])) continue;
+      counters_.add(Count::kReceivedBytes, room[i].payload.size());
+      into[given++] = room[i];
+    }
+  }
+  if (given > 0) counters_.add(Count::kReceivedPackets, given);
+  return given;
+}
+
+// What is another's is passed on. Queue pair numbers with a slot of ours need no table.
+bool UdpPort::is_ours(const Received& packet) {
+  if (const auto slot = plain_slot(packet.payload); slot && slots_.has(*slot)) [[likely]]
+    return true;
+  Steering::Owner owner;
+  {
+    const std::lock_guard lock(steering_lock_);
+    owner = steering_.owner(packet.payload);
+  }
+  if (owner.whose == Steering::Whose::kEverybody) return true;
+  if (owner.whose == Steering::Whose::kSlot && slots_.has(owner.slot)) return true;
+  pass_on(packet, owner);
+  return false;
+}
+
+void UdpPort::pass_on(const Received& packet, const Steering::Owner& owner) {
+  if (owner.whose == Steering::Whose::kNobody) return counters_.add(Count::kDroppedNobody);
+  const bool taken = options_.hand_over && options_.hand_over->hand_over(owner.slot, packet);
+  counters_.add(taken ? Count::kHandedOver : Count::kDroppedForeign);
+}
+
+const Counters& UdpPort::counters() {
+  std::uint64_t lost = 0;
+  for (const auto& each : receivers_)
+    lost += overflows(each->fd());
+  counters_.set(Count::kOverflowed, lost);
+  return counters_;
+}
+
+Result<std::uint32_t, RouteError> UdpPort::payload_max(const Route& route) {
+  const auto mtu = route_mtu(route.from, route.to, route.interface);
+  if (!mtu) return refuse(mtu.error());
+  const std::uint32_t heads =
+      (wire::is_ipv4(route.to) ? wire::kIpv4Bytes : wire::kIpv6Bytes) + wire::kUdpBytes;
+  return std::min(*mtu - std::min(*mtu, heads), kTrainBytesMax);
+}
+
+}  // namespace verbena::port
