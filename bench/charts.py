@@ -70,10 +70,11 @@ def draw(path, title, unit, all_points, levels=()):
             axes.axhline(value, color="#71717a", linestyle=":", label=label)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.xaxis.set_major_locator(ticker.LogLocator(base=2, numticks=24))
         axes.xaxis.set_major_locator(ticker.FixedLocator([2 * 4**power for power in range(12)]))
         axes.xaxis.set_major_formatter(lambda size, _: bytes_text(int(size)))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
+        axes.xaxis.set_minor_locator(ticker.NullLocator())
+        axes.yaxis.set_minor_formatter(ticker.NullFormatter())
         axes.tick_params(axis="x", labelrotation=30)
         axes.grid(True, which="major", color="#d4d4d8", linewidth=0.7)
         axes.grid(True, which="minor", axis="y", color="#ececef", linewidth=0.5)
@@ -105,8 +106,8 @@ def draw_all(results, folder):
         ("lat-by-size",),
     )
     levels = []
-    limit = results["steps"].get("write-lat", {}).get("measurements", {}).get("line")
-    if limit:
+    lines = [step["measurements"].get("line") for step in results["steps"].values()]
+    for limit in list(filter(None, lines))[:1]:
         levels.append((statistics.median(limit["figures"]), "a cache line from core to core"))
     folder.mkdir(parents=True, exist_ok=True)
     if latencies:

@@ -32,6 +32,7 @@ class Measurement:
     environment: tuple = ()  # (name, value) pairs
     least: int = 1000  # how often it is done at least, and at most
     most: int = 20_000_000
+    multiple: int = 1  # of what the number of times has to be
     ways: int = 2  # how often a latency is taken in one exchange: there and back
 
     def times_for(self, value):
@@ -42,7 +43,8 @@ class Measurement:
             "GB/s": lambda: self.size / (value * 1e9),
             "M/s": lambda: 1 / (value * 1e6),
         }[self.unit]()
-        return min(max(two_digits(SECONDS / each), self.least), self.most)
+        times = min(max(two_digits(SECONDS / each), self.least), self.most)
+        return times // self.multiple * self.multiple
 
 
 def two_digits(number):
@@ -114,6 +116,8 @@ def rate(program, *options, name, remark):
         parse=parsers.perftest_rate,
         unit="M/s",
         remark=(remark,),
+        least=6400,
+        multiple=64,  # perftest posts whole lists only
     )
 
 
@@ -227,7 +231,7 @@ def steps():
         yield Step(
             f"send-lat-{size}",
             f"SEND and RECV, one way, {bytes_text(size)}",
-            (latency("ib_send_lat", size), ucx_latency("tag_lat", size)),
+            (latency("ib_send_lat", size), ucx_latency("tag_lat", size), LINE),
         )
     size = 65536
     yield Step(

@@ -5,6 +5,7 @@ import math
 import re
 
 MIB = 1 << 20  # what perftest and ucx_perftest call MB
+NUMBER = r"-?(\d+(\.\d+)?|nan|inf)"  # perftest's t_stdev of few samples is `-nan`
 
 
 class Misread(Exception):
@@ -18,7 +19,7 @@ def table_row(text, heading, size=None):
     rows = []
     for line in lines[headings[-1] + 1 :] if headings else []:
         words = line.split()
-        if words and all(re.fullmatch(r"-?\d+(\.\d+)?", word) for word in words):
+        if words and all(re.fullmatch(NUMBER, word) for word in words):
             rows.append([float(word) for word in words])
     if len(rows) != 1:
         raise Misread(f"{len(rows)} rows of figures below `{heading}`, not one")
