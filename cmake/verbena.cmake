@@ -17,10 +17,13 @@
 #     installed.
 #   verbena_test(NAME fabric_test SOURCES ... DEPENDS local LABELS sim [TIMEOUT 120] [ARGS ...])
 #     A gtest executable outside src/.
-#   verbena_script_test(NAME perftest COMMAND script args... LABELS conformance [TIMEOUT 600])
+#   verbena_script_test(NAME perftest COMMAND script args... LABELS conformance [TIMEOUT 600]
+#                       [MODES [IN_OTHERS --brief ...]])
 #     Any other test. It prints `SKIP what: why` for each thing it does not do and `FAIL what: why`
 #     for each that fails, and closes with `N passed, N failed` (and `, N skipped`). Exit status 77:
-#     all of it skipped.
+#     all of it skipped. With MODES it runs with every carrier: as users get it, and, as
+#     perftest_ring and perftest_never, with the ring only and without adopted memory; IN_OTHERS:
+#     arguments for those two.
 #   verbena_helper(NAME child SOURCES ... DEPENDS ...)
 #     An executable in bin/test/ that tests start; not installed.
 
@@ -105,9 +108,20 @@ function(verbena_test)
 endfunction()
 
 function(verbena_script_test)
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT" "COMMAND;LABELS" ${ARGN})
+  cmake_parse_arguments(ARG "MODES" "NAME;TIMEOUT" "COMMAND;LABELS;IN_OTHERS" ${ARGN})
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
   verbena_set_test_properties(${ARG_NAME} "${ARG_LABELS}" "${ARG_TIMEOUT}")
+  if(NOT ARG_MODES)
+    return()
+  endif()
+  set_property(TEST ${ARG_NAME} APPEND PROPERTY ENVIRONMENT VERBENA_ADOPT=auto)
+  foreach(variable IN ITEMS VERBENA_PATH=ring VERBENA_ADOPT=never)
+    string(REGEX REPLACE ".*=" "${ARG_NAME}_" name "${variable}")
+    add_test(NAME ${name} COMMAND ${ARG_COMMAND} ${ARG_IN_OTHERS}
+      WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
+    verbena_set_test_properties(${name} "${ARG_LABELS}" "${ARG_TIMEOUT}")
+    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT ${variable})
+  endforeach()
 endfunction()
 
 function(verbena_helper)

@@ -33,6 +33,9 @@ import tempfile
 import time
 
 sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "conformance"))
+import library  # noqa: E402
+
 LONG = os.environ.get("VERBENA_TEST_MODE") == "long"
 DEATHS = ("exit", "quick", "abort", "segv", "exec", "fork", "kill", "stop-kill")
 HARMLESS = ("stop-continue", "child", "break")
@@ -117,7 +120,8 @@ class Chaos:
         self.libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
         self.folder = tempfile.mkdtemp(prefix="verbena-chaos-")
         self.log = open(os.path.join(self.folder, "log"), "w+b")
-        self.variables = {**os.environ, "LD_LIBRARY_PATH": options.library, "TMPDIR": self.folder}
+        self.variables = library.environment(options.library, options.mode)
+        self.variables["TMPDIR"] = self.folder
         self.workers = {}  # by descriptor
         self.by_pid = {}
         self.sessions = {}
@@ -403,6 +407,8 @@ def main():
     parser.add_argument("--worker", required=True)
     parser.add_argument("--seed", type=int, default=int.from_bytes(os.urandom(4), "little"))
     parser.add_argument("--seconds", type=float, default=60 if LONG else 12)
+    parser.add_argument("--brief", action="store_true", help="half the time, unless it is long")
+    library.add_mode(parser, several=False)
     parser.add_argument("--processes", type=int, default=200)
     parser.add_argument("--sessions", type=int, default=2, help="of one process at a time")
     parser.add_argument("--steps", type=int, default=20, help="of a side of a session, on average")
@@ -411,8 +417,8 @@ def main():
     parser.add_argument("--freeze", action="store_true", help="on failure: stop, for a debugger")
     options = parser.parse_args()
     options.library = str(pathlib.Path(options.library).resolve())
-    if not (pathlib.Path(options.library) / "libibverbs.so.1").exists():
-        sys.exit(f"{options.library} has no libibverbs.so.1: build the target ibverbs_so first")
+    if options.brief and not LONG:
+        options.seconds /= 2
     if not enter_namespace():
         print("SKIP names left behind: no network namespace of our own is allowed here")
     print(f"--seed={options.seed}", flush=True)

@@ -161,13 +161,19 @@ def main():
         default=os.environ.get("VERBENA_LIBRARY"),
         help="the folder that has libibverbs.so.1 (or set VERBENA_LIBRARY)",
     )
+    library.add_mode(parser)
+    library.add_sample(parser)
     parser.add_argument("--only", metavar="REGEX", help="run only the cases whose name matches")
     options = parser.parse_args()
     if not options.library:
         parser.error("--library or VERBENA_LIBRARY is needed")
-    variables = library.environment(options.library)
-    report = library.Report(options.only)
+    report = library.Report(options.only, options.sample)
+    for mode in library.modes(options.mode):
+        run_all(report, library.environment(options.library, mode))
+    return report.close()
 
+
+def run_all(report, variables):
     names = library.devices(variables)
     if not names:
         sys.exit("ibv_devices prints no device")
@@ -186,7 +192,6 @@ def main():
                 continue
             count = iterations * FACTOR if iterations else None
             report.case(name, lambda: runner(program, words, count, variables))
-    return report.close()
 
 
 def fail(why):

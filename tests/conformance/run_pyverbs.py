@@ -115,17 +115,26 @@ def main():
     parser.add_argument("--library", default=os.environ.get("VERBENA_LIBRARY"))
     parser.add_argument("--device", help="default: the first one")
     parser.add_argument("--gid", default="0")
+    library.add_mode(parser)
     parser.add_argument("--only", metavar="REGEX", help="run only the tests whose name matches")
     options = parser.parse_args()
     if not options.library:
         parser.error("--library or VERBENA_LIBRARY is needed")
-    variables = library.environment(options.library)
     if not SUITE.is_dir():
         sys.exit(f"{SUITE} is not there: run scripts/setup test (package python3-pyverbs)")
-    device = options.device or library.devices(variables)[0]
-
-    skips = collections.defaultdict(list)
     report = library.Report(options.only)
+    for mode in library.modes(options.mode):
+        before = report.passed
+        run_all(report, options, library.environment(options.library, mode))
+        passed = report.passed - before
+        if not options.only and passed < EXPECTED_PASSES:
+            report.failed.append(f"only {passed} of {EXPECTED_PASSES} pass")
+    return report.close()
+
+
+def run_all(report, options, variables):
+    device = options.device or library.devices(variables)[0]
+    skips = collections.defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         tests = unpack(pathlib.Path(folder))
         suite = Suite(tests, ["--dev", device, "--gid", options.gid], variables)
@@ -141,9 +150,6 @@ def main():
                 report.failed.append(name)
                 print(f"FAIL {name}\n{text}", flush=True)
     summary(skips)
-    if not options.only and report.passed < EXPECTED_PASSES:
-        report.failed.append(f"only {report.passed} of {EXPECTED_PASSES} pass")
-    return report.close()
 
 
 if __name__ == "__main__":

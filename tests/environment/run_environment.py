@@ -57,7 +57,7 @@ class Places:
             shutil.copy(pathlib.Path(options.library) / name, self.folder)
         for name in ("environment_probe", "environment_deny", "environment_loader"):
             shutil.copy(pathlib.Path(options.programs) / name, self.folder)
-        self.variables = library.environment(self.folder)
+        self.variables = library.environment(self.folder, options.mode)
         self.variables["TMPDIR"] = "/tmp"
 
     def path(self, name):
@@ -243,10 +243,12 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", required=True, help="the folder that has libibverbs.so.1")
     parser.add_argument("--programs", required=True, help="the folder of environment_probe")
+    library.add_mode(parser, several=False)
+    library.add_sample(parser)
     parser.add_argument("--only", metavar="REGEX", help="run only the cases whose name matches")
     options = parser.parse_args()
     places = Places(options)
-    report = Report(options.only)
+    report = Report(options.only, options.sample)
     try:
         for part in (scenarios, filters, users, namespaces, limits, loading):
             part(report, places)

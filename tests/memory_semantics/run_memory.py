@@ -234,21 +234,19 @@ class Runner:
         )
 
 
-def run_mode(report, runner, mode):
-    """All scenarios, and some in each other circumstance. With fewer rounds where adoption does not
-    take place: all of them show at once what could be wrong there.
-    """
+def run_mode(report, runner, mode, is_brief):
+    """All scenarios, and some in each other circumstance, with fewer rounds."""
     brief = {} if LONG else {"VERBENA_TEST_BRIEF": "1"}
 
     def case(name, what="", **how):
-        title = f"{mode}: {name}{what}"
+        title = f"{mode}: {name}{what}" if mode else f"{name}{what}"
         report.case(title, lambda: runner.run(name, **how))
 
     for name in runner.names():
-        case(name, **({} if mode in (None, "auto") else brief))
+        case(name, **(brief if is_brief else {}))
     for allocator, path in preloadable().items():
         if path is None:
-            report.skip(f"{mode}: {allocator}", "it is not installed: run scripts/setup test")
+            report.skip(allocator, "it is not installed: run scripts/setup test")
             continue
         for name in WITH_ALLOCATORS:
             case(name, f" ({allocator})", preload=[path], **brief)
@@ -264,7 +262,7 @@ def run_mode(report, runner, mode):
         for name in WITH_REFUSALS:
             case(name, " (an ordinary user)", prefix=NOBODY, **brief)
     else:
-        report.skip(f"{mode}: an ordinary user", "this is one: all the others show it")
+        report.skip("an ordinary user", "this is one: all the others show it")
 
 
 def run_careless(report, runner):
@@ -288,6 +286,7 @@ def main():
     parser.add_argument("--library", required=True, help="the folder that has libibverbs.so.1")
     parser.add_argument("--programs", required=True, help="the folder of memory_probe")
     library.add_mode(parser)
+    parser.add_argument("--brief", action="store_true", help="fewer rounds, unless it is long")
     parser.add_argument("--careless", action="store_true", help="test the tests")
     parser.add_argument("--only", metavar="REGEX", help="run only the cases whose name matches")
     options = parser.parse_args()
@@ -305,7 +304,7 @@ def main():
                 if options.careless:
                     run_careless(report, runner)
                 else:
-                    run_mode(report, runner, mode)
+                    run_mode(report, runner, mode, options.brief)
     finally:
         places.remove()
     print(f"in {time.monotonic() - start:.0f} s")
