@@ -4,7 +4,7 @@
 //
 // The responder makes it and offers it to the requester. Requests go one way in a ring; answers
 // that carry something (READ data, atomics, refusals) come back in a second ring, so that a flood
-// of requests can never keep an answer from fitting; plain acknowledgements are one counter. Every
+// of requests can never keep an answer from fitting; plain acknowledgements are a count. Every
 // connection has a conduit of its own and a random id, so nothing of an earlier connection can be
 // mistaken for this one.
 #pragma once
@@ -36,11 +36,17 @@ struct ConduitHeader {
   std::atomic<std::uint32_t> request_writer_waits;
   std::atomic<std::uint32_t> requester_closed;
 
-  // Written by the responder. `executed` counts the operations that are done: the acknowledgement.
+  // Written by the responder, and looked at by the requester all the time. `executed` counts the
+  // operations that are done: the acknowledgement. It may lag behind what requests of the other
+  // direction said (RequestRecord::acknowledged): each change moves the line between two
+  // processors.
   alignas(64) std::atomic<std::uint32_t> executed;
-  std::atomic<std::uint32_t> requests_consumed;
   std::atomic<std::uint32_t> response_writer_waits;
   std::atomic<std::uint32_t> responder_closed;
+  // Written by the responder after every request, so that nothing is lost when it dies; looked at
+  // by a requester that has waited for a while, or needs room.
+  alignas(64) std::atomic<std::uint32_t> executed_by_now;
+  std::atomic<std::uint32_t> requests_consumed;
 
   // Where in the responder the requester is about to write or read by process_vm_writev or readv:
   // two iovecs, read by the kernel from here. The responder takes the right back from a requester
@@ -51,7 +57,7 @@ struct ConduitHeader {
   };
   alignas(64) Reach reach[2];
 };
-static_assert(sizeof(ConduitHeader) == 256);
+static_assert(sizeof(ConduitHeader) == 320);
 static_assert(sizeof(ConduitHeader::Reach) == sizeof(iovec));
 
 inline constexpr std::uint32_t kRequestUnits = 2048;   // 128 KiB
@@ -90,8 +96,8 @@ struct RequestRecord {
   std::uint64_t remote_address;  // of the message's first byte
   std::uint32_t remote_key;
   std::uint32_t immediate;
-  std::uint32_t offset;  // of this piece in the message
-  std::uint32_t reserved;
+  std::uint32_t offset;        // of this piece in the message
+  std::uint32_t acknowledged;  // of the other direction: how many of its operations are executed
   union {
     std::byte inline_payload[kInlineMax];  // when piece_length <= kInlineMax
     struct {

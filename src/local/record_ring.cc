@@ -85,4 +85,10 @@ bool RingReader::give_back() {
   return words_.writer_waits->exchange(0, std::memory_order_seq_cst) != 0;
 }
 
+bool RingReader::give_back_in_quarters() {
+  if (position_ - given_back_ >= units_ / 4) return give_back();
+  words_.consumed->store(position_, std::memory_order_release);
+  return false;
+}
+
 }  // namespace verbena::local

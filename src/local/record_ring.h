@@ -105,6 +105,11 @@ class RingReader {
   void consume(std::uint32_t units) { position_ += units; }
   // Returns what was consumed; true when the writer waits for it and wants its bell rung.
   bool give_back();
+  // The same, but looks at the writer only after each quarter of the ring: it can wait only while
+  // more than half is taken, and then the quarter that it waits for is still to come.
+  bool give_back_in_quarters();
+  // The next record or filler as it lies there, or null.
+  const std::byte* front() const { return has_record() ? at(position_) : nullptr; }
   // The writer published an impossible record.
   bool is_broken() const { return broken_; }
 
@@ -117,7 +122,7 @@ class RingReader {
   std::uint32_t units_ = 0;
   RingWords words_;
   std::uint32_t position_ = 0;
-  std::uint32_t given_back_ = 0;
+  std::uint32_t given_back_ = 0;  // and looked whether the writer waits
   bool broken_ = false;
 };
 

@@ -4,6 +4,12 @@
 #include <utility>
 
 namespace verbena::local {
+namespace {
+
+// So many operations are acknowledged at once: the requester's send queue may not be long.
+constexpr std::uint32_t kUnacknowledgedMax = 16;
+
+}  // namespace
 
 void RingCarrier::offer(Conduit conduit, PeerBell bell) {
   responder_ = RingResponder(type_);
@@ -73,11 +79,16 @@ void RingCarrier::issue_attached(qp::SendWindow& window, qp::Budget& budget, con
       window.answered(index, qp::Answer::kDone, now);
     }
   }
-  if (!budget.spent()) requester_.issue(window, budget, now);
+  if (budget.spent()) return;
+  requester_.take_along(responder_.executed());
+  requester_.issue(window, budget, now);
+  responder_.acknowledged_upto(requester_.told());
 }
 
 void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
   const bool was_lost = lost_;
+  if (const auto heard = responder_.next_heard()) requester_.hear(*heard);
+  if (has_farewell()) requester_.look_closely();
   requester_.collect(window, budget, now);
   if (has_farewell())
     outbound_ = outbound_ == Outbound::kAttached ? Outbound::kClosed : Outbound::kAbsent;
@@ -89,6 +100,7 @@ void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, const Now&
 
 // Not before the peer's last answers are taken.
 void RingCarrier::fail_lost(qp::SendWindow& window, const Now& now) {
+  requester_.look_closely();
   if (!requester_.has_answers()) window.peer_lost(now);
   deadline_.reset();
 }
@@ -113,8 +125,16 @@ void RingCarrier::count_silence(qp::SendWindow& window, const Now& now) {
   window.answered(window.oldest(), qp::Answer::kSilence, now);
 }
 
+// Who sleeps does not look closely now and then.
+bool RingCarrier::may_wait() const {
+  return acknowledgements_wait_ && bell_.doorbell && !bell_.doorbell->is_asleep();
+}
+
 bool RingCarrier::serve(qp::Responder& responder, qp::Budget& budget, const Now&) {
-  return responder_.serve(responder, budget);
+  const bool more = responder_.serve(responder, budget);
+  requester_.hear(responder_.heard());
+  if (!may_wait() || responder_.unacknowledged() >= kUnacknowledgedMax) responder_.acknowledge();
+  return more;
 }
 
 void RingCarrier::ring_if_needed() {

@@ -78,6 +78,16 @@ class RingCarrier final : public qp::Carrier {
   // Rings the peer's bell if this turn left something for it.
   void ring_if_needed();
 
+  // Acknowledgements may wait for a request of ours that takes them along, or for acknowledge().
+  // Until then a peer finds them only when it looks closely. Off at first.
+  void let_acknowledgements_wait(bool may_wait) { acknowledgements_wait_ = may_wait; }
+  bool owes_acknowledgement() const { return responder_.unacknowledged() != 0; }
+  void acknowledge() { responder_.acknowledge(); }
+  // Has the peer executed more of ours than it said?
+  void look_closely() { requester_.look_closely(); }
+  // serve() came upon acknowledgements: collect() once more.
+  bool has_answers() const { return requester_.has_answers(); }
+
  private:
   enum class Outbound : std::uint8_t { kUnknown, kAbsent, kAttached, kClosed };
   // The peer left, and we have not noticed.
@@ -85,6 +95,7 @@ class RingCarrier final : public qp::Carrier {
     return outbound_ == Outbound::kAttached ? requester_.is_closed()
                                             : outbound_ == Outbound::kUnknown && peer_left();
   }
+  bool may_wait() const;
   void issue_attached(qp::SendWindow& window, qp::Budget& budget, const Now& now);
   void count_silence(qp::SendWindow& window, const Now& now);
   void fail_lost(qp::SendWindow& window, const Now& now);
@@ -95,6 +106,7 @@ class RingCarrier final : public qp::Carrier {
   RingResponder responder_;
   PeerBell bell_;
   Outbound outbound_ = Outbound::kUnknown;
+  bool acknowledgements_wait_ = false;
   bool lost_ = false;
   Duration timeout_;
   std::optional<Instant> deadline_;

@@ -19,6 +19,10 @@ std::uint8_t flags_of(const qp::Operation& op) {
   return flags;
 }
 
+constexpr bool is_after(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::int32_t>(a - b) > 0;
+}
+
 std::uint8_t kind_of(qp::OpKind kind) {
   switch (kind) {
     case qp::OpKind::kSend:
@@ -45,8 +49,21 @@ bool RingRequester::is_closed() const {
 
 bool RingRequester::has_answers() const {
   return conduit_ && !broken_ &&
-         (conduit_.header().executed.load(std::memory_order_relaxed) != acknowledged_ ||
-          responses_.has_record());
+         (executed() != acknowledged_ || responses_.has_record());
+}
+
+// The later of what the counter says and what we heard.
+std::uint32_t RingRequester::executed() const {
+  const std::uint32_t counted = conduit_.header().executed.load(std::memory_order_acquire);
+  return is_after(counted, heard_) ? counted : heard_;
+}
+
+void RingRequester::hear(std::uint32_t executed) {
+  if (is_after(executed, heard_)) heard_ = executed;
+}
+
+void RingRequester::look_closely() {
+  if (conduit_) hear(conduit_.header().executed_by_now.load(std::memory_order_acquire));
 }
 
 Signal RingRequester::take_signal() { return std::exchange(signal_, Signal::kNone); }
@@ -96,7 +113,14 @@ RequestRecord* RingRequester::reserve(std::uint32_t units, const qp::Operation& 
   record->remote_address = op.remote_address;
   record->remote_key = op.remote_key.value;
   record->immediate = op.immediate;
+  record->acknowledged = taken_along_;
   return record;
+}
+
+void RingRequester::publish(std::uint32_t units, qp::OpKind kind, std::uint8_t flags) {
+  requests_.publish(units, kind_of(kind), flags);
+  told_ = taken_along_;
+  raise(signal_, Signal::kMessage);
 }
 
 RingRequester::Sent RingRequester::send(qp::SendWindow& window, const qp::Operation& op,
@@ -110,8 +134,7 @@ RingRequester::Sent RingRequester::send(qp::SendWindow& window, const qp::Operat
   record->offset = 0;
   record->atomic.compare_add = op.compare_add;
   record->atomic.swap = op.swap;
-  requests_.publish(1, kind_of(op.kind), kFirst | kLast);
-  raise(signal_, Signal::kMessage);
+  publish(1, op.kind, kFirst | kLast);
   budget.take(0);
   return Sent::kWhole;
 }
@@ -135,8 +158,7 @@ RingRequester::Sent RingRequester::send_payload(qp::SendWindow& window, const qp
     std::uint8_t flags = flags_of(op);
     if (sent_ == 0) flags |= kFirst;
     if (is_last) flags |= kLast;
-    requests_.publish(units, kind_of(op.kind), flags);
-    raise(signal_, Signal::kMessage);
+    publish(units, op.kind, flags);
     sent_ += piece;
     budget.take(piece);
     if (is_last) return Sent::kWhole;
@@ -147,7 +169,7 @@ RingRequester::Sent RingRequester::send_payload(qp::SendWindow& window, const qp
 void RingRequester::collect(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
   if (!conduit_) return;
   // Read before the responses: a READ that it covers has its data published before.
-  const std::uint32_t executed = conduit_.header().executed.load(std::memory_order_acquire);
+  const std::uint32_t executed = this->executed();
   Unit unit;
   const std::byte* payload = nullptr;
   std::uint32_t units = 0;

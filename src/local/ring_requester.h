@@ -37,6 +37,13 @@ class RingRequester {
   Conduit& conduit() { return conduit_; }
   // Something may have come since the last collect: two loads.
   bool has_answers() const;
+  // The peer says that it has executed so many of our operations; collect() acts on it.
+  void hear(std::uint32_t executed);
+  // Also what it has not said, but written down.
+  void look_closely();
+  // What the next requests tell the peer about its operations, and what the last one told.
+  void take_along(std::uint32_t executed) { taken_along_ = executed; }
+  std::uint32_t told() const { return told_; }
   // What the responder's process should hear since the last call.
   Signal take_signal();
   void close();
@@ -52,6 +59,8 @@ class RingRequester {
   void take_data(const ResponseRecord& record, const std::byte* payload, qp::SendWindow& window,
                  const Now& now);
   RequestRecord* reserve(std::uint32_t units, const qp::Operation& op);
+  void publish(std::uint32_t units, qp::OpKind kind, std::uint8_t flags);
+  std::uint32_t executed() const;
 
   qp::QpType type_;
   Conduit conduit_;
@@ -61,6 +70,9 @@ class RingRequester {
   std::uint64_t sent_ = 0;  // bytes of it
   std::uint32_t epoch_ = 0;
   std::uint32_t acknowledged_ = 0;
+  std::uint32_t heard_ = 0;  // of acknowledgements, otherwise than by the counter
+  std::uint32_t taken_along_ = 0;
+  std::uint32_t told_ = 0;
   qp::OpIndex reading_;         // the READ whose data come in
   std::uint64_t received_ = 0;  // bytes of it
   Signal signal_ = Signal::kNone;

@@ -45,6 +45,7 @@ Signal RingResponder::take_signal() { return std::exchange(signal_, Signal::kNon
 
 void RingResponder::close() {
   if (!conduit_ || std::exchange(closed_, true)) return;
+  acknowledge();
   conduit_.header().responder_closed.store(1, std::memory_order_release);
   raise(signal_, Signal::kMessage);
 }
@@ -63,6 +64,7 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
     if (!requests_.peek(unit, request.payload, units)) break;
     used_ = true;
     std::memcpy(static_cast<void*>(&request.record), &unit, sizeof unit);
+    heard_ = request.record.acknowledged;
     const std::size_t room = units == 1 ? kInlineMax : (units - 1) * kUnit;
     if (request.record.piece_length > room) {
       broken_ = true;
@@ -77,14 +79,29 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
   }
   stalled_ = stalled;
   broken_ |= requests_.is_broken() || responses_.is_broken();
-  if (executed_ != published_) {
-    published_ = executed_;
-    conduit_.header().executed.store(executed_, std::memory_order_release);
-    raise(signal_, Signal::kMessage);
+  if (executed_ != written_down_) {
+    written_down_ = executed_;
+    conduit_.header().executed_by_now.store(executed_, std::memory_order_release);
   }
-  if (requests_.give_back()) raise(signal_, Signal::kRoom);
+  if (requests_.give_back_in_quarters()) raise(signal_, Signal::kRoom);
   return !stalled && !broken_ && responder.is_receiving() &&
          (reading_.has_value() || requests_.has_record());
+}
+
+void RingResponder::acknowledge() {
+  if (!conduit_ || acknowledged_ == executed_) return;
+  acknowledged_ = executed_;
+  conduit_.header().executed.store(executed_, std::memory_order_release);
+  raise(signal_, Signal::kMessage);
+}
+
+std::optional<std::uint32_t> RingResponder::next_heard() const {
+  const std::byte* record = conduit_ && !broken_ ? requests_.front() : nullptr;
+  if (!record || std::to_integer<std::uint8_t>(record[offsetof(RecordHead, kind)]) == kFiller)
+    return std::nullopt;
+  std::uint32_t heard = 0;
+  std::memcpy(&heard, record + offsetof(RequestRecord, acknowledged), sizeof heard);
+  return heard;
 }
 
 RingResponder::Step RingResponder::execute(const Request& request, qp::Responder& responder) {

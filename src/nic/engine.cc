@@ -25,6 +25,8 @@ constexpr std::uint32_t kPollsForLease = 64;
 // So many polls without anything to do, some microseconds, before we wake whom we wait for; and
 // again at each doubling.
 constexpr std::uint32_t kIdlePollsForNudge = 256;
+// So many before we look whether the peer has executed more than it said.
+constexpr std::uint32_t kIdlePollsForCloseLook = 64;
 // So many, some tens of microseconds, before we let others have the core now and then.
 constexpr std::uint32_t kIdlePollsForYield = 2048;
 constexpr std::uint32_t kPollsBetweenYields = 256;
@@ -218,6 +220,7 @@ void Engine::drive() {
   }
   const std::uint32_t idle = idle_polls_.load(std::memory_order_relaxed) + 1;
   idle_polls_.store(idle, std::memory_order_relaxed);
+  if (idle % kIdlePollsForCloseLook == 0) look_closely();
   if (idle >= kIdlePollsForNudge && std::has_single_bit(idle)) nudge_peers();
   // Whoever we wait for may be waiting for this core. With a core for everybody this returns at
   // once.
@@ -299,9 +302,8 @@ bool Engine::scan(Patience patience) {
       found = true;
       continue;
     }
-    if (!qp->has_incoming()) continue;
-    found = true;
-    if (qp->turn(Now(clock_now))) ring_again(qp->number().index(), patience);
+    if (patience == Patience::kSome) qp->look_closely();
+    found |= take_turn(*qp, patience);
   }
   if (links_.has_receivers()) {
     const QpTable::Reading reading(nic_.queue_pairs());
@@ -312,6 +314,28 @@ bool Engine::scan(Patience patience) {
   return found;
 }
 
+// With the queue pair's lock. While the NIC thread is awake it comes by soon and acknowledges what
+// a poller has left; before it falls asleep it looks under the same lock.
+bool Engine::take_turn(Qp& qp, Patience patience) {
+  if (!qp.has_incoming()) {
+    if (qp.owes_acknowledgement()) qp.acknowledge();
+    return false;
+  }
+  const bool may_wait = patience == Patience::kNone && !doorbell_->is_asleep();
+  const auto when = may_wait ? Qp::Acknowledge::kSoon : Qp::Acknowledge::kNow;
+  if (qp.turn(Now(clock_now), when)) ring_again(qp.number().index(), patience);
+  return true;
+}
+
+void Engine::look_closely() {
+  const std::unique_lock guard(watched_lock_, std::try_to_lock);
+  if (!guard.owns_lock()) return;
+  for (Qp* qp : watched_) {
+    const std::unique_lock qp_guard(qp->pair.lock(), std::try_to_lock);
+    if (qp_guard.owns_lock()) qp->look_closely();
+  }
+}
+
 // Before sleeping, when publishers know that they must wake us.
 bool Engine::anything_to_see() {
   if (doorbell_->any_ready()) return true;
@@ -319,7 +343,8 @@ bool Engine::anything_to_see() {
   const std::lock_guard guard(watched_lock_);
   for (Qp* qp : watched_) {
     const std::lock_guard qp_guard(qp->pair.lock());
-    if (qp->has_incoming()) return true;
+    qp->look_closely();
+    if (qp->has_incoming() || qp->owes_acknowledgement()) return true;
   }
   return links_.has_datagrams();
 }

@@ -81,6 +81,8 @@ class Engine {
   bool work(Patience patience);
   bool answer_bells(Patience patience);
   bool scan(Patience patience);
+  bool take_turn(Qp& qp, Patience patience);
+  void look_closely();
   bool anything_to_see();
   void settle_scanning();
   void fire_timers(Instant now);

@@ -57,17 +57,24 @@ Qp::Qp(Pd& domain, const QpRequest& request, QpNum number)
 
 Qp::~Qp() = default;
 
-bool Qp::turn(const Now& now) {
+bool Qp::turn(const Now& now, Acknowledge when) {
   bool more = false;
   if (ring_) {
+    ring_->let_acknowledgements_wait(when == Acknowledge::kSoon);
     qp::Budget answers;
     ring_->collect(pair.window(), answers, now);
     qp::Budget requests;
     more = ring_->serve(pair.responder(), requests, now);
+    if (ring_->has_answers()) ring_->collect(pair.window(), answers, now);
     more |= answers.spent();
   }
   more |= send(now);
   return more;
+}
+
+void Qp::acknowledge() {
+  ring_->acknowledge();
+  ring_->ring_if_needed();
 }
 
 bool Qp::send(const Now& now) {

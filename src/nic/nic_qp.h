@@ -39,14 +39,22 @@ class Qp final : qp::QpEvents {
   Engine& engine() { return *engine_; }
 
   // -- with the queue pair's lock --------------------------------------------------------------
-  // Takes answers, executes requests, sends. True: call again soon.
-  bool turn(const Now& now);
+  // Takes answers, executes requests, sends. True: call again soon. kSoon: the caller sees to it
+  // that acknowledge() is called if nothing is sent that takes the acknowledgements along.
+  enum class Acknowledge : std::uint8_t { kNow, kSoon };
+  bool turn(const Now& now, Acknowledge when = Acknowledge::kNow);
+  void acknowledge();
+  // What the peer has executed and not said counts as having come.
+  void look_closely() {
+    if (ring_) ring_->look_closely();
+  }
   // Sends what was just posted; true as turn().
   bool send(const Now& now);
   // When it wants a turn although nothing comes; asked after a turn at `now`.
   std::optional<Instant> deadline(const Now& now);
   // Something came that nobody has looked at.
   bool has_incoming() const { return ring_ && ring_->has_work(); }
+  bool owes_acknowledgement() const { return ring_ && ring_->owes_acknowledgement(); }
 
   // RTR: a new carrier for a new connection; `is_local`: the peer may be on this host.
   void begin_connection(bool is_local);
