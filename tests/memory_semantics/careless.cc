@@ -5,6 +5,7 @@
 //   keep    moves the pages into shared memory and leaves them there after deregistration
 //   hasty   moves them while others may write, those too that the region has only a part of, and
 //           copies them back to where they were, whatever is there now
+//   forget  moves nothing, and puts fresh memory in its place at deregistration
 //   hoard   moves nothing, but takes a descriptor and a copy for each region, and keeps both
 //
 // Scenarios that are worth something fail with it (run_memory.py knows which with what).
@@ -86,7 +87,7 @@ void adopt(ibv_mr* mr, void* address, std::size_t length) {
   if (begin >= end) return;
   const Range range{reinterpret_cast<std::byte*>(begin), end - begin};
   if (is("hoard")) return hoard(range);
-  move(range);
+  if (!is("forget")) move(range);
   const std::lock_guard guard(lock());
   adopted()[mr] = range;
 }
@@ -95,7 +96,12 @@ void undo(ibv_mr* mr) {
   const std::lock_guard guard(lock());
   const auto found = adopted().find(mr);
   if (found == adopted().end()) return;
-  if (is("hasty")) replace(found->second, -1);
+  const Range range = found->second;
+  if (is("hasty")) replace(range, -1);
+  if (is("forget")) {
+    mmap(range.at, range.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
+         0);
+  }
   adopted().erase(found);
 }
 

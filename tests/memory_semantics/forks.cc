@@ -314,6 +314,7 @@ void spawns(World& world) {
     expect(memory.mapped, Memory::kSize, round, "after children of all kinds");
   }
   Peer::dereg(mr);
+  expect(memory.mapped, Memory::kSize, rounds(15, 150) - 1, "after deregistration");
 }
 
 // A child that goes on with RDMA of its own: it registers memory that it inherited, registered in

@@ -309,6 +309,7 @@ void spliced(World& world) {
     expect(copy.data(), copy.size(), round, "what was spliced");
     peer.touch(mr, memory, 4 * kPage, round + 1);
     Peer::dereg(mr);
+    expect(memory, 4 * kPage, round + 1, "after deregistration of spliced pages");
     munmap(memory, 4 * kPage);
   }
 }

@@ -71,6 +71,8 @@ NOTICED = {
     "hasty": """churn brk-heap unmapped-hole protection increments first-touches calls-meanwhile
         handlers crowds other-stacks uring-fixed-before uring-fixed-meanwhile direct-reads
         direct-reads-in-flight outside-writes""".split(),
+    "forget": """trim realloc fork-before spawns sparse spliced stacks thread-local
+        plain""".split(),
     "hoard": "many-regions few-descriptors address-limit memory-group".split(),
 }
 
@@ -265,20 +267,31 @@ def run_mode(report, runner, mode, is_brief):
         report.skip("an ordinary user", "this is one: all the others show it")
 
 
+def check_careless(report, runner, mistake, name, preload):
+    """Passes when the scenario fails; its note is what it found."""
+
+    def body():
+        try:
+            runner.run(name, preload=preload, VERBENA_TEST_CARELESS=mistake)
+        except library.Failure as failure:
+            lines = str(failure).splitlines()
+            return next((line for line in lines if line.startswith("FAIL ")), lines[0])
+        raise library.Failure(f"does not notice the mistake `{mistake}`")
+
+    report.case(f"{mistake}: {name}", body)
+
+
 def run_careless(report, runner):
     preload = [runner.places.path("libmemory_careless.so")]
     for mistake, names in NOTICED.items():
         for name in names:
-
-            def body():
-                try:
-                    runner.run(name, preload=preload, VERBENA_TEST_CARELESS=mistake)
-                except library.Failure as failure:
-                    words = [line for line in str(failure).splitlines() if "FAIL" in line]
-                    return words[0] if words else str(failure).splitlines()[0]
-                raise library.Failure(f"does not notice the mistake `{mistake}`")
-
-            report.case(f"{mistake}: {name}", body)
+            check_careless(report, runner, mistake, name, preload)
+    # The allocator that trusts most in zeros of the kernel.
+    jemalloc = preloadable()["jemalloc"]
+    if jemalloc is None:
+        report.skip("keep: calloc-zero", "jemalloc is not installed: run scripts/setup test")
+    else:
+        check_careless(report, runner, "keep", "calloc-zero", [*preload, jemalloc])
 
 
 def main():
