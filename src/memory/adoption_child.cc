@@ -3,7 +3,8 @@
 // nor the parent's the child.
 //
 // Before the fork every range is copied to its park, which the child then moves over the range: it
-// has the program's own mapping again. The parent empties the park. Where the program has moved or
+// has the program's own mapping again, with its flags (though the kernel does not join it with its
+// neighbours in a child). The parent empties the park. Where the program has moved or
 // split a range, or where there was no copy, the child copies by itself, a moment later than it
 // should; where it cannot, it may read the memory and dies of writing it: the parent does not
 // suffer.

@@ -1,0 +1,221 @@
+// SPDX-License-Identifier: MIT
+// A forked child has memory of its own.
+#include <gtest/gtest.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <cstring>
+#include <functional>
+
+#include "memory/adoption.h"
+#include "memory/test_adoption.h"
+
+namespace verbena::memory {
+namespace {
+
+// What the child found wrong: the number of its first check that failed; 0: nothing.
+int in_child(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child) return -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+class AdoptionAndFork : public testing::TestWithParam<Means> {
+ protected:
+  Adoption adoption_{with(GetParam())};
+};
+INSTANTIATE_TEST_SUITE_P(Means, AdoptionAndFork,
+                         testing::Values(Means::kEverything, Means::kNoUserfault), name_of);
+
+TEST_P(AdoptionAndFork, WritesReachNobodyElse) {
+  const TestPages pages(30);
+  fill_pattern(pages.begin(), pages.size());
+  pages.begin()[12 * kPage] = std::byte{0};
+  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  ASSERT_TRUE(adopted);
+  const PeerView peer(adoption_, *adopted);
+  int to_child[2];
+  ASSERT_EQ(pipe(to_child), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char go = 0;
+    // The parent has written meanwhile.
+    if (read(to_child[0], &go, 1) != 1) _exit(1);
+    if (pages.begin()[0] != pattern(0)) _exit(2);
+    pages.begin()[12 * kPage] = pattern(12 * kPage);
+    if (first_difference(pages.begin(), pages.size()) != pages.size()) _exit(3);
+    if (is_shared(pages.begin())) _exit(4);
+    pages.fill(0);
+    _exit(0);
+  }
+  pages.begin()[0] = std::byte{0};
+  ASSERT_EQ(write(to_child[1], "", 1), 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << WEXITSTATUS(status);
+  close(to_child[0]);
+  close(to_child[1]);
+  EXPECT_TRUE(is_shared(pages.begin()));
+  pages.begin()[0] = pattern(0);
+  pages.begin()[12 * kPage] = pattern(12 * kPage);
+  EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
+  EXPECT_EQ(first_difference(peer.bytes(), pages.size()), pages.size());
+  adoption_.release(adopted->id);
+  EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
+}
+
+TEST_P(AdoptionAndFork, TheChildDiscardsAndFrees) {
+  const TestPages pages(40);
+  fill_pattern(pages.begin(), pages.size());
+  ASSERT_TRUE(adoption_.adopt(pages.begin() + 8 * kPage, 16 * kPage, true));
+  ASSERT_TRUE(adoption_.adopt(pages.begin() + 30 * kPage, 4 * kPage, false));
+  EXPECT_EQ(in_child([&] {
+              if (is_shared(pages.begin() + 8 * kPage)) return 1;
+              if (first_difference(pages.begin(), pages.size()) != pages.size()) return 2;
+              if (madvise(pages.begin(), pages.size(), MADV_DONTNEED) != 0) return 3;
+              for (const std::byte each : pages.bytes()) {
+                if (each != std::byte{0}) return 4;
+              }
+              if (munmap(pages.begin(), pages.size()) != 0) return 5;
+              return 0;
+            }),
+            0);
+  EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
+}
+
+TEST_P(AdoptionAndFork, TheChildIsRefusedAndItsChildrenAreFine) {
+  const TestPages pages(4);
+  fill_pattern(pages.begin(), pages.size());
+  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  ASSERT_TRUE(adopted);
+  EXPECT_EQ(in_child([&] {
+              const auto refused = adoption_.adopt(pages.begin(), pages.size(), true);
+              if (refused || refused.error() != AdoptRefusal::kShutDown) return 1;
+              if (adoption_.overlaps(pages.begin(), pages.size())) return 2;
+              adoption_.release(adopted->id);
+              pages.begin()[1] = std::byte{0};
+              // An object of its own works.
+              Adoption own{with(GetParam())};
+              const auto again = own.adopt(pages.begin(), pages.size(), true);
+              if (!again || !is_shared(pages.begin())) return 3;
+              const int grandchild = in_child([&] {
+                if (is_shared(pages.begin())) return 1;
+                return pages.begin()[1] == std::byte{0} ? 0 : 2;
+              });
+              if (grandchild != 0) return 10 + grandchild;
+              own.release(again->id);
+              return is_shared(pages.begin()) ? 4 : 0;
+            }),
+            0);
+  EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
+}
+
+TEST_P(AdoptionAndFork, WhereTheProgramHasMovedTheMemory) {
+  const TestPages pages(8);
+  fill_pattern(pages.begin(), pages.size());
+  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  ASSERT_TRUE(adopted);
+  void* const at = mremap(pages.begin(), pages.size(), 16 * kPage, MREMAP_MAYMOVE);
+  ASSERT_NE(at, MAP_FAILED);
+  auto* const moved = static_cast<std::byte*>(at);
+  EXPECT_EQ(in_child([&] {
+              if (is_shared(moved)) return 1;
+              if (first_difference(moved, pages.size()) != pages.size()) return 2;
+              std::memset(moved, 0, 16 * kPage);
+              return 0;
+            }),
+            0);
+  EXPECT_EQ(first_difference(moved, pages.size()), pages.size());
+  munmap(at, 16 * kPage);
+}
+
+TEST_P(AdoptionAndFork, RightsThatTheProgramHasChanged) {
+  const TestPages pages(8);
+  fill_pattern(pages.begin(), pages.size());
+  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  ASSERT_TRUE(adopted);
+  pages.protect(0, 8, PROT_READ);
+  const auto check = [&] {
+    const auto mapping = mapping_at(pages.begin());
+    if (!mapping || mapping->is_shared || mapping->rights != PROT_READ) return 1;
+    return first_difference(pages.begin(), pages.size()) == pages.size() ? 0 : 2;
+  };
+  EXPECT_EQ(in_child(check), 0);
+  pages.protect(2, 1, PROT_NONE);
+  EXPECT_EQ(in_child([&] {
+              const auto mapping = mapping_at(pages.begin());
+              return mapping && !mapping->is_shared ? 0 : 1;
+            }),
+            0);
+  pages.protect(0, 8, PROT_READ | PROT_WRITE);
+  adoption_.release(adopted->id);
+  EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
+}
+
+TEST_P(AdoptionAndFork, SomethingElseInTheOldPlaceIsLeftAlone) {
+  const TestPages pages(8);
+  fill_pattern(pages.begin(), pages.size());
+  ASSERT_TRUE(adoption_.adopt(pages.begin(), pages.size(), true));
+  ASSERT_NE(mmap(pages.begin(), pages.size(), PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+            MAP_FAILED);
+  pages.fill(0x5a);
+  EXPECT_EQ(in_child([&] { return pages.begin()[9] == std::byte{0x5a} ? 0 : 1; }), 0);
+}
+
+TEST_P(AdoptionAndFork, WithoutADescriptorToSpare) {
+  const TestPages pages(8);
+  fill_pattern(pages.begin(), pages.size());
+  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  ASSERT_TRUE(adopted);
+  rlimit limit;
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
+  const int found = in_child([&] {
+    if (first_difference(pages.begin(), pages.size()) != pages.size()) return 1;
+    pages.fill(0);
+    return 0;
+  });
+  ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
+  EXPECT_EQ(found, 0);
+  EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
+}
+
+TEST_P(AdoptionAndFork, AllocatedMemoryIsCopiedAsWell) {
+  const auto memory = adoption_.allocate(10 * kPage);
+  ASSERT_TRUE(memory);
+  fill_pattern(*memory, 10 * kPage);
+  EXPECT_EQ(in_child([&] {
+              if (first_difference(*memory, 10 * kPage) != 10 * kPage) return 1;
+              std::memset(*memory, 0, 10 * kPage);
+              return is_shared(*memory) ? 2 : 0;
+            }),
+            0);
+  EXPECT_EQ(first_difference(*memory, 10 * kPage), 10 * kPage);
+}
+
+TEST_P(AdoptionAndFork, AForkCostsNoMemoryAfterwards) {
+  const TestPages pages(512);
+  pages.fill(3);
+  ASSERT_TRUE(adoption_.adopt(pages.begin(), pages.size(), true));
+  const auto resident = [] {
+    long size = 0;
+    long pages_there = 0;
+    FILE* const file = fopen("/proc/self/statm", "r");
+    EXPECT_EQ(fscanf(file, "%ld %ld", &size, &pages_there), 2);
+    fclose(file);
+    return pages_there;
+  };
+  const long before = resident();
+  for (int i = 0; i < 5; ++i)
+    EXPECT_EQ(in_child([] { return 0; }), 0);
+  EXPECT_LT(resident(), before + 400);
+}
+
+}  // namespace
+}  // namespace verbena::memory

@@ -1,0 +1,407 @@
+// SPDX-License-Identifier: MIT
+// What is not adopted; and that a refusal, or a failure midway, leaves the memory as it was.
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <liburing.h>
+#include <linux/userfaultfd.h>
+#include <sys/ioctl.h>
+#include <sys/mman.h>
+#include <sys/resource.h>
+#include <sys/syscall.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <atomic>
+#include <cstdio>
+#include <cstring>
+#include <functional>
+#include <thread>
+#include <vector>
+
+#include "base/unique_fd.h"
+#include "memory/adoption.h"
+#include "memory/test_adoption.h"
+#include "memory/test_filter.h"
+
+namespace verbena::memory {
+namespace {
+
+class AdoptionRefuses : public testing::TestWithParam<Means> {
+ protected:
+  // Tries, and checks that nothing happened.
+  void expect(AdoptRefusal why, std::byte* address, std::size_t length) {
+    const auto adopted = adoption_.adopt(address, length, true);
+    ASSERT_FALSE(adopted);
+    EXPECT_EQ(adopted.error(), why) << to_string(adopted.error());
+    EXPECT_EQ(adoption_.counters().ranges, 0u);
+  }
+  Adoption adoption_{with(GetParam())};
+};
+INSTANTIATE_TEST_SUITE_P(Means, AdoptionRefuses,
+                         testing::Values(Means::kEverything, Means::kNoUserfault), name_of);
+
+TEST_P(AdoptionRefuses, MemoryThatIsNotPlain) {
+  const TestPages read_only(4, PROT_READ);
+  expect(AdoptRefusal::kNotPlain, read_only.begin(), read_only.size());
+  const TestPages closed(4, PROT_NONE);
+  expect(AdoptRefusal::kNotPlain, closed.begin(), closed.size());
+  const TestPages code(4, PROT_READ | PROT_WRITE | PROT_EXEC);
+  expect(AdoptRefusal::kNotPlain, code.begin(), code.size());
+  const TestPages with_hole(6);
+  with_hole.unmap(3, 1);
+  expect(AdoptRefusal::kNotPlain, with_hole.begin(), with_hole.size());
+  const TestPages in_two(6);
+  in_two.protect(3, 1, PROT_READ);
+  expect(AdoptRefusal::kNotPlain, in_two.begin(), in_two.size());
+  void* const shared =
+      mmap(nullptr, 4 * kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+  expect(AdoptRefusal::kNotPlain, static_cast<std::byte*>(shared), 4 * kPage);
+  munmap(shared, 4 * kPage);
+  const UniqueFd file(memfd_create("file", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(file.get(), 4 * kPage), 0);
+  void* const copy = mmap(nullptr, 4 * kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE, file.get(), 0);
+  expect(AdoptRefusal::kNotPlain, static_cast<std::byte*>(copy), 4 * kPage);
+  munmap(copy, 4 * kPage);
+}
+
+TEST_P(AdoptionRefuses, Stacks) {
+  alignas(4096) std::byte local[3 * kPage];
+  std::memset(local, 1, sizeof local);
+#ifndef VERBENA_SANITIZED  // which keep locals elsewhere
+  expect(AdoptRefusal::kNotPlain, local, sizeof local);
+#endif
+  std::thread([&] {
+    std::byte buffer[5 * kPage];
+    std::memset(buffer, 1, sizeof buffer);
+    Adoption own{with(GetParam())};
+    const auto adopted = own.adopt(buffer, sizeof buffer, true, buffer);
+    ASSERT_FALSE(adopted);
+    EXPECT_EQ(adopted.error(), AdoptRefusal::kNotPlain);
+  }).join();
+}
+
+TEST_P(AdoptionRefuses, HugePagesOfHugetlbfs) {
+  constexpr std::size_t kHuge = std::size_t{2} << 20;
+  void* const at = mmap(nullptr, kHuge, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_HUGETLB | MAP_NORESERVE, -1, 0);
+  if (at == MAP_FAILED) GTEST_SKIP() << "SKIP hugetlbfs: no such mapping here";
+  expect(AdoptRefusal::kNotPlain, static_cast<std::byte*>(at), kHuge);
+  munmap(at, kHuge);
+}
+
+TEST_P(AdoptionRefuses, WhatIsTooMuch) {
+  AdoptionOptions options = with(GetParam());
+  options.limits = {.region_bytes_max = 8 * kPage, .total_bytes_max = 20 * kPage, .ranges_max = 3};
+  Adoption small(options);
+  const TestPages pages(64);
+  pages.fill(1);
+  const auto try_at = [&](std::size_t page, std::size_t count) {
+    const auto adopted = small.adopt(pages.begin() + page * kPage, count * kPage, true);
+    return adopted ? AdoptRefusal::kNoWholePage : adopted.error();
+  };
+  constexpr AdoptRefusal kAdopted = AdoptRefusal::kNoWholePage;
+  EXPECT_EQ(try_at(0, 9), AdoptRefusal::kTooLarge);
+  EXPECT_EQ(try_at(0, 8), kAdopted);
+  EXPECT_EQ(try_at(10, 8), kAdopted);
+  EXPECT_EQ(try_at(20, 5), AdoptRefusal::kTooMuch);
+  EXPECT_EQ(try_at(20, 1), kAdopted);
+  EXPECT_EQ(try_at(30, 1), AdoptRefusal::kTooMany);
+  EXPECT_FALSE(small.allocate(kPage));
+}
+
+TEST_P(AdoptionRefuses, LockedMemory) {
+  const TestPages locked(1);
+  locked.fill(1);
+  const TestPages pages(4);
+  pages.fill(1);
+  if (mlock(locked.begin(), kPage) != 0) GTEST_SKIP() << "SKIP locked memory: not allowed here";
+  expect(AdoptRefusal::kLocked, pages.begin(), pages.size());
+  munlock(locked.begin(), kPage);
+  EXPECT_TRUE(adoption_.adopt(pages.begin(), pages.size(), true));
+}
+
+TEST_P(AdoptionRefuses, ALimitOnFiles) {
+  const TestPages pages(4);
+  rlimit limit;
+  getrlimit(RLIMIT_FSIZE, &limit);
+  const rlimit small{.rlim_cur = std::size_t{1} << 40, .rlim_max = limit.rlim_max};
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &small), 0);
+  expect(AdoptRefusal::kFileSizeLimit, pages.begin(), pages.size());
+  ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &limit), 0);
+}
+
+TEST_P(AdoptionRefuses, LittleAddressSpace) {
+#ifdef VERBENA_SANITIZED
+  GTEST_SKIP() << "SKIP little address space: the sanitizers have taken all of it";
+#endif
+  const TestPages pages(256);
+  pages.fill(1);
+  for (const auto resource : {RLIMIT_AS, RLIMIT_DATA}) {
+    const auto figures = ProcessStatus().read();
+    ASSERT_TRUE(figures);
+    const std::uint64_t used = resource == RLIMIT_AS ? figures->address_bytes : figures->data_bytes;
+    rlimit limit;
+    getrlimit(resource, &limit);
+    const rlimit small{.rlim_cur = used + (std::size_t{8} << 20), .rlim_max = limit.rlim_max};
+    ASSERT_EQ(setrlimit(resource, &small), 0);
+    expect(AdoptRefusal::kAddressSpace, pages.begin(), pages.size());
+    ASSERT_EQ(setrlimit(resource, &limit), 0);
+  }
+}
+
+TEST_P(AdoptionRefuses, MemoryThatTheProgramTracksItself) {
+  if (GetParam() == Means::kNoUserfault) GTEST_SKIP() << "SKIP: nothing to meet without ours";
+  const TestPages pages(8);
+  fill_pattern(pages.begin(), pages.size());
+  const UniqueFd own(static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC | UFFD_USER_MODE_ONLY)));
+  ASSERT_TRUE(own);
+  uffdio_api api{.api = UFFD_API, .features = 0, .ioctls = 0};
+  ASSERT_EQ(ioctl(own.get(), UFFDIO_API, &api), 0);
+  uffdio_register watched{.range = {.start = pages.address(), .len = pages.size()},
+                          .mode = UFFDIO_REGISTER_MODE_WP,
+                          .ioctls = 0};
+  ASSERT_EQ(ioctl(own.get(), UFFDIO_REGISTER, &watched), 0);
+  expect(AdoptRefusal::kTrackedElsewhere, pages.begin(), pages.size());
+  EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
+}
+
+TEST(AdoptionWithoutMove, RefusesWhereOtherThreadsRun) {
+  AdoptionOptions options = with(Means::kNoMove);
+  const auto figures = ProcessStatus().read();
+  ASSERT_TRUE(figures);
+  options.quiet_threads = static_cast<std::uint32_t>(figures->threads);
+  Adoption adoption(options);
+  EXPECT_TRUE(adoption.needs_single_thread());
+  const TestPages pages(8);
+  fill_pattern(pages.begin(), pages.size());
+  std::atomic<bool> is_over = false;
+  std::thread other([&] { is_over.wait(false); });
+  const auto refused = adoption.adopt(pages.begin(), pages.size(), true);
+  is_over = true;
+  is_over.notify_all();
+  other.join();
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error(), AdoptRefusal::kOtherThreads);
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
+  EXPECT_TRUE(adopted) << to_string(adopted.error());
+}
+
+// A ring with the pages as fixed buffer, or why there is none.
+class Ring {
+ public:
+  Ring() { is_there_ = io_uring_queue_init(4, &ring_, 0) == 0; }
+  Ring(const Ring&) = delete;
+  Ring& operator=(const Ring&) = delete;
+  ~Ring() {
+    if (is_there_) io_uring_queue_exit(&ring_);
+  }
+  explicit operator bool() const { return is_there_; }
+  bool pin(std::byte* begin, std::size_t length) {
+    const iovec buffer{.iov_base = begin, .iov_len = length};
+    return io_uring_register_buffers(&ring_, &buffer, 1) == 0;
+  }
+  bool unpin() { return io_uring_unregister_buffers(&ring_) == 0; }
+  // Lets the kernel write by the pinned pages.
+  bool read_zeroes(std::byte* to, unsigned length) {
+    const UniqueFd zero(open("/dev/zero", O_RDONLY | O_CLOEXEC));
+    io_uring_sqe* const entry = io_uring_get_sqe(&ring_);
+    io_uring_prep_read_fixed(entry, zero.get(), to, length, 0, 0);
+    io_uring_cqe* answer = nullptr;
+    if (io_uring_submit(&ring_) != 1 || io_uring_wait_cqe(&ring_, &answer) != 0) return false;
+    const int result = answer->res;
+    io_uring_cqe_seen(&ring_, answer);
+    return result == static_cast<int>(length);
+  }
+
+ private:
+  io_uring ring_{};
+  bool is_there_ = false;
+};
+
+class AdoptionAndRings : public testing::Test {
+ protected:
+  void SetUp() override {
+    if (!ring_) GTEST_SKIP() << "SKIP io_uring: not allowed here";
+    if (const std::string why = why_no_adoption(adoption_); !why.empty()) {
+      GTEST_SKIP() << "SKIP adoption under use: " << why;
+    }
+  }
+  Ring ring_;
+  Adoption adoption_{with(Means::kEverything)};
+};
+
+TEST_F(AdoptionAndRings, PinnedPagesStayWhereTheyAre) {
+  const TestPages pages(1000);
+  fill_pattern(pages.begin(), pages.size());
+  const std::uint32_t mappings = mappings_of_process();
+  // The pin is met after several pieces have gone to the file, and in the middle of one.
+  for (const std::size_t page : {0, 130, 899}) {
+    std::byte* const pinned = pages.begin() + page * kPage;
+    ASSERT_TRUE(ring_.pin(pinned + 100, 300));
+    const auto refused = adoption_.adopt(pages.begin(), pages.size(), true);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error(), AdoptRefusal::kPinned);
+    EXPECT_EQ(mappings_of_process(), mappings);
+    EXPECT_FALSE(is_shared(pages.begin()));
+    ASSERT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
+    ASSERT_TRUE(ring_.read_zeroes(pinned + 100, 300));
+    for (std::size_t i = 100; i < 400; ++i) {
+      ASSERT_EQ(pinned[i], std::byte{0}) << "it was written elsewhere";
+      pinned[i] = pattern(page * kPage + i);
+    }
+    ASSERT_TRUE(ring_.unpin());
+  }
+  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  EXPECT_TRUE(adopted);
+  EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
+}
+
+TEST_F(AdoptionAndRings, PinnedWhileAdoptedItComesBackLater) {
+  const TestPages pages(16);
+  fill_pattern(pages.begin(), pages.size());
+  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  ASSERT_TRUE(adopted);
+  ASSERT_TRUE(ring_.pin(pages.begin() + 3 * kPage, kPage));
+  adoption_.release(adopted->id);
+  EXPECT_TRUE(is_shared(pages.begin()));
+  EXPECT_EQ(adoption_.counters().kept, 1u);
+  ASSERT_TRUE(ring_.read_zeroes(pages.begin() + 3 * kPage, kPage));
+  EXPECT_EQ(pages.begin()[3 * kPage + 5], std::byte{0});
+  EXPECT_EQ(adoption_.expel(), pages.size()) << "it cannot be moved away";
+  // Pinned memory elsewhere does not matter.
+  const TestPages other(16);
+  other.fill(1);
+  const auto elsewhere = adoption_.adopt(other.begin(), other.size(), true);
+  ASSERT_TRUE(elsewhere);
+  adoption_.release(elsewhere->id);
+  EXPECT_FALSE(is_shared(other.begin()));
+  ASSERT_TRUE(ring_.unpin());
+  const auto again = adoption_.adopt(other.begin(), other.size(), true);
+  ASSERT_TRUE(again);
+  EXPECT_FALSE(is_shared(pages.begin())) << "every call tries again";
+  EXPECT_EQ(adoption_.counters().kept, 0u);
+  EXPECT_EQ(pages.begin()[0], pattern(0));
+  EXPECT_EQ(pages.begin()[3 * kPage], std::byte{0});
+}
+
+TEST_F(AdoptionAndRings, WithoutMoveARingIsEnoughToRefuse) {
+  Adoption without(with(Means::kNoUserfault));
+  const TestPages pages(16);
+  const auto refused = without.adopt(pages.begin(), pages.size(), true);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error(), AdoptRefusal::kAsynchronousIo);
+}
+
+// Failures midway: a filter refuses one system call, in a child of the test.
+
+// Exit status 0: refused for this reason, and the memory is as before.
+int refused_by(const Denial& denial, AdoptRefusal why, Means means) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const TestPages pages(700);
+    fill_pattern(pages.begin(), pages.size());
+    Adoption adoption(with(means));
+    if (!deny(denial)) _exit(77);
+    const std::uint32_t mappings = mappings_of_process();
+    const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
+    if (adopted) _exit(1);
+    if (adopted.error() != why) {
+      std::fprintf(stderr, "%s\n", to_string(adopted.error()));
+      _exit(2);
+    }
+    if (is_shared(pages.begin())) _exit(3);
+    if (first_difference(pages.begin(), pages.size()) != pages.size()) _exit(4);
+    if (mappings_of_process() != mappings) _exit(5);
+    pages.fill(0);
+    _exit(0);
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child) return -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+TEST(AdoptionFailsMidway, WhereverThatIs) {
+  constexpr unsigned kMapFixed = MAP_FIXED | MAP_SHARED;
+  struct {
+    const char* what;
+    Denial denial;
+    AdoptRefusal why;
+  } const cases[] = {
+      {"no memory in the file", {.call = SYS_pwrite64, .error = ENOSPC}, AdoptRefusal::kNoMemory},
+      {"no memory for a park", {.call = SYS_mremap, .error = ENOMEM}, AdoptRefusal::kAddressSpace},
+      {"no mapping of the file",
+       {.call = SYS_mmap, .error = ENOMEM, .argument = 3, .mask = kMapFixed, .value = kMapFixed},
+       AdoptRefusal::kAddressSpace},
+      {"no file", {.call = SYS_memfd_create, .error = EPERM}, AdoptRefusal::kDenied},
+      {"no memory to unshare",
+       {.call = SYS_madvise, .error = ENOMEM, .argument = 2, .mask = 0xFF, .value = 23},
+       AdoptRefusal::kNoMemory},
+  };
+  for (const auto& each : cases) {
+    for (const Means means : {Means::kEverything, Means::kNoUserfault}) {
+      // Without the first move there is nothing to put back by a second one.
+      const int found = refused_by(each.denial, each.why, means);
+      if (found == 77) GTEST_SKIP() << "SKIP filters: not allowed here";
+      EXPECT_EQ(found, 0) << each.what;
+    }
+  }
+}
+
+TEST(AdoptionFailsMidway, InTheThirdPieceOfFive) {
+  const Denial late{.call = SYS_pwrite64,
+                    .error = ENOSPC,
+                    .argument = 3,
+                    .mask = 0xFFFFFFFF,
+                    .value = 2 * (512 << 10)};
+  EXPECT_EQ(refused_by(late, AdoptRefusal::kNoMemory, Means::kEverything), 0);
+}
+
+// Taken back later, when the filter would have let it: here never, so the memory stays shared.
+int kept_by(const Denial& denial) {
+  const pid_t child = fork();
+  if (child == 0) {
+    const TestPages pages(300);
+    fill_pattern(pages.begin(), pages.size());
+    Adoption adoption(with(Means::kEverything));
+    const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
+    if (!adopted) _exit(1);
+    if (!deny(denial)) _exit(77);
+    adoption.release(adopted->id);
+    if (adoption.counters().kept != 1 || !is_shared(pages.begin())) _exit(2);
+    if (first_difference(pages.begin(), pages.size()) != pages.size()) _exit(3);
+    pages.begin()[9] = std::byte{0};  // nobody is held any more
+    _exit(0);
+  }
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child) return -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+}
+
+TEST(AdoptionFailsMidway, OnTheWayBack) {
+  EXPECT_EQ(kept_by({.call = SYS_mremap, .error = ENOMEM}), 0);
+  EXPECT_EQ(kept_by({.call = SYS_pread64, .error = EIO, .argument = 3, .mask = 0, .value = 0}), 0);
+}
+
+TEST(AdoptionWithFilters, UserfaultfdDenied) {
+  const pid_t child = fork();
+  if (child == 0) {
+    if (!deny({.call = SYS_userfaultfd, .error = EPERM})) _exit(77);
+    const TestPages pages(16);
+    fill_pattern(pages.begin(), pages.size());
+    Adoption adoption(with(Means::kEverything));
+    if (!adoption.needs_single_thread()) _exit(1);
+    const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
+    if (!adopted) _exit(2);
+    if (first_difference(pages.begin(), pages.size()) != pages.size()) _exit(3);
+    adoption.release(adopted->id);
+    if (is_shared(pages.begin())) _exit(4);
+    if (first_difference(pages.begin(), pages.size()) != pages.size()) _exit(5);
+    _exit(0);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << WEXITSTATUS(status);
+}
+
+}  // namespace
+}  // namespace verbena::memory
