@@ -28,7 +28,7 @@ enum class CaptureError : std::uint8_t { kExists, kNoFile, kNoMemory };
 const char* to_string(CaptureError error);
 
 struct CaptureOptions {
-  std::string path;
+  std::string path{};
   std::string interface_name = "verbena";
   std::uint64_t file_bytes_max = 64 << 20;
   // 0: stops when the file is full. Else goes on in a new one, and keeps that many older ones as
@@ -49,10 +49,10 @@ class CaptureFile {
 
   // One frame: its heads, and then its payload.
   struct Frame {
-    std::span<const std::byte> head;
-    std::span<const std::byte> payload;
+    std::span<const std::byte> head{};
+    std::span<const std::byte> payload{};
     bool is_inbound = false;
-    Instant when;
+    Instant when{};
   };
   // Any thread, without waiting for the file.
   void add(const Frame& frame);

@@ -120,7 +120,7 @@ std::size_t ImpairedPort::send(std::span<const Train> trains, Instant now) {
   const std::lock_guard lock(out_lock_);
   for (const Train& train : trains)
     for (std::size_t i = 0; i < train.packets(); ++i)
-      out_.push(train.packet(i), {.bytes = {}, .route = train.route, .head = {}}, now, counters_);
+      out_.push(train.packet(i), {.route = train.route}, now, counters_);
   release_out(now);
   return trains.size();
 }
@@ -144,7 +144,7 @@ std::size_t ImpairedPort::receive(std::span<Received> into, Instant now) {
   const std::lock_guard lock(in_lock_);
   const std::size_t came = inner_.receive(into, now);
   for (const Received& packet : into.first(came))
-    in_.push(packet.payload, {.bytes = {}, .route = {}, .head = packet}, now, counters_);
+    in_.push(packet.payload, {.head = packet}, now, counters_);
   std::size_t given = 0;
   given_.resize(std::max(given_.size(), into.size()));
   while (given < into.size()) {

@@ -24,8 +24,8 @@ struct Impairment {
   std::uint32_t corrupt = 0;  // one bit, anywhere
   std::uint32_t reorder = 0;  // held back by `reorder_by`, so that later ones overtake it
   Duration reorder_by = Duration::microseconds(50);
-  Duration delay;                           // of every packet
-  Duration jitter;                          // on top, evenly between 0 and this; order is kept
+  Duration delay{};                         // of every packet
+  Duration jitter{};                        // on top, evenly between 0 and this; order is kept
   std::uint64_t bytes_per_second = 0;       // 0: no limit
   std::uint32_t queue_bytes_max = 1 << 20;  // packets that wait; more are dropped
 
@@ -36,9 +36,9 @@ struct Impairment {
 class Impairer {
  public:
   struct Packet {
-    std::vector<std::byte> bytes;
-    Route route;    // on the way out
-    Received head;  // on the way in; its payload is `bytes`
+    std::vector<std::byte> bytes{};
+    Route route{};    // on the way out
+    Received head{};  // on the way in; its payload is `bytes`
   };
 
   Impairer(const Impairment& what, std::uint64_t seed) : what_(what), random_(seed) {}
@@ -79,8 +79,8 @@ class Impairer {
 };
 
 struct ImpairedOptions {
-  Impairment out;
-  Impairment in;
+  Impairment out{};
+  Impairment in{};
   std::uint64_t seed = 1;
 };
 

@@ -18,8 +18,8 @@ void begin_section(Buffer& to, std::string_view interface_name, std::uint32_t sn
 
 struct Packet {
   std::uint64_t time = 0;
-  std::span<const std::byte> head;     // the frame is this,
-  std::span<const std::byte> payload;  // and this behind it
+  std::span<const std::byte> head{};     // the frame is this,
+  std::span<const std::byte> payload{};  // and this behind it
   std::uint32_t snap_length = 0;
   bool is_inbound = false;
 };

@@ -33,10 +33,10 @@ enum class Ecn : std::uint8_t { kNotCapable = 0, kCapable1 = 1, kCapable = 2, kC
 
 // Where packets go and how. IPv4 addresses are mapped ones.
 struct Route {
-  Gid from;                        // ours; the ICRC covers it
-  Gid to;                          //
+  Gid from{};                      // ours; the ICRC covers it
+  Gid to{};                        //
   std::uint32_t interface = 0;     // needed for link-local addresses only
-  SlotNumber slot;                 // of the queue pair that it goes to
+  SlotNumber slot{};               // of the queue pair that it goes to
   Ecn ecn = Ecn::kNotCapable;      //
   std::uint8_t traffic_class = 0;  // DSCP in the upper six bits; the ECN field comes from `ecn`
   std::uint8_t hop_limit = 0;      // 0: what the system takes
@@ -45,8 +45,8 @@ struct Route {
 
 // Packets of one route in a row: `segment_size` bytes each, the last may be shorter.
 struct Train {
-  Route route;
-  std::span<const std::byte> bytes;
+  Route route{};
+  std::span<const std::byte> bytes{};
   std::uint32_t segment_size = 0;
 
   std::size_t packets() const {
@@ -60,9 +60,9 @@ struct Train {
 
 // A packet that came. Everything in it is hostile.
 struct Received {
-  std::span<const std::byte> payload;  // borrowed until the port's next receive()
-  Gid from;
-  Gid to;  // may be a multicast address
+  std::span<const std::byte> payload{};  // borrowed until the port's next receive()
+  Gid from{};
+  Gid to{};  // may be a multicast address
   std::uint32_t interface = 0;
   std::uint16_t source_port = 0;
   std::uint16_t segment = 0;  // its place in the batch that it came in

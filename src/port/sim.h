@@ -36,8 +36,8 @@ struct SimLink {
 };
 
 struct SimHostOptions {
-  SimLink up;
-  SimLink down;
+  SimLink up{};
+  SimLink down{};
   std::uint32_t payload_max = 4096 + 64;   // of the interface, BTH to ICRC
   std::uint32_t receive_buffer = 4 << 20;  // bytes of payload, of each port
   std::uint32_t segments_max = 64;

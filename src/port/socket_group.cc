@@ -278,8 +278,10 @@ void SocketGroup::tick(Instant now) {
 Instant SocketGroup::next_deadline() const { return join_ ? join_->deadline : Instant::never(); }
 
 std::size_t SocketGroup::size() const {
-  return static_cast<std::size_t>(
-      std::ranges::count_if(held_, [](const auto& each) { return each.second.is_bound; }));
+  const auto is_bound = [&](const auto& each) {
+    return each.second.is_bound || facts_of(each.second.socket.get()).port == options_.port;
+  };
+  return static_cast<std::size_t>(std::ranges::count_if(held_, is_bound));
 }
 
 const host::PrivateFd* SocketGroup::socket_of(SlotNumber slot) const {

@@ -79,7 +79,7 @@ class GroupEvents {
 
 struct GroupOptions {
   std::uint16_t port = kRocePort;
-  ReceiverOptions receiver;
+  ReceiverOptions receiver{};
   Duration patience = Duration::milliseconds(500);  // for members to answer, at each step
   // Of the control thread; none: descriptors are the calling thread's as they are.
   host::DescriptorTable* table = nullptr;

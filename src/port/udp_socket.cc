@@ -244,7 +244,8 @@ SocketFacts facts_of(int fd) {
 int lift_descriptor(int fd) {
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
-  const auto from = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 16) / 2);
+  // Not higher than that: the kernel's table grows to the highest number.
+  const auto from = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 4096) / 4 * 3);
   if (fd >= from) return fd;
   const int lifted = raw::duplicate(fd, from);
   if (lifted < 0) return fd;

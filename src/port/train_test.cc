@@ -1,0 +1,130 @@
+// SPDX-License-Identifier: MIT
+#include "port/train.h"
+
+#include "port/test_packets.h"
+
+namespace verbena::port {
+namespace {
+
+// Takes so many trains a call, and remembers them.
+class Taker final : public Port {
+ public:
+  std::size_t send(std::span<const Train> trains, Instant) override {
+    const std::size_t taken = std::min(takes, trains.size());
+    for (const Train& train : trains.first(taken))
+      for (std::size_t i = 0; i < train.packets(); ++i)
+        numbers.push_back(number_of(train.packet(i)));
+    return taken;
+  }
+  std::size_t receive(std::span<Received>, Instant) override { return 0; }
+  std::span<const int> descriptors() const override { return {}; }
+  Instant next_deadline() const override { return Instant::never(); }
+  Limits limits() const override { return taker_limits; }
+  Result<std::uint32_t, RouteError> payload_max(const Route&) override { return 0; }
+  std::uint16_t source_port(SlotNumber) override { return 0; }
+  const Counters& counters() override { return counts; }
+
+  std::size_t takes = 1000;
+  Limits taker_limits{.segments_max = 8, .train_bytes_max = 1000};
+  std::vector<std::uint32_t> numbers;
+  Counters counts;
+};
+
+const Route kHere{.from = kLoopback4, .to = kLoopback4, .slot = {1}};
+const Route kThere{.from = kLoopback4, .to = kLoopback4, .slot = {2}};
+
+class TrainTest : public ::testing::Test {
+ protected:
+  // The IPv4 id that the packet will have, or nothing.
+  std::optional<std::uint16_t> put(const Route& route, std::uint32_t size) {
+    const auto place = builder.place(route, size);
+    if (!place) return std::nullopt;
+    EXPECT_EQ(place->room.size(), size);
+    write_packet(place->room, route.slot, number++);
+    builder.commit();
+    return place->ip_id;
+  }
+  Taker port;
+  TrainBuilder builder{port.taker_limits, 4000, 4};
+  std::uint32_t number = 0;
+};
+
+TEST_F(TrainTest, PacketsOfOneSizeAndRouteShareATrain) {
+  EXPECT_EQ(put(kHere, 100), 0);
+  EXPECT_EQ(put(kHere, 100), 1);
+  EXPECT_EQ(put(kHere, 100), 2);
+  ASSERT_EQ(builder.trains().size(), 1u);
+  EXPECT_EQ(builder.trains()[0].packets(), 3u);
+}
+
+TEST_F(TrainTest, AShorterPacketEndsItsTrain) {
+  EXPECT_EQ(put(kHere, 100), 0);
+  EXPECT_EQ(put(kHere, 60), 1);
+  EXPECT_EQ(put(kHere, 60), 0);
+  EXPECT_EQ(put(kHere, 100), 0);  // longer: another one
+  ASSERT_EQ(builder.trains().size(), 3u);
+  EXPECT_EQ(builder.trains()[0].packet(1).size(), 60u);
+}
+
+TEST_F(TrainTest, AnotherRouteIsAnotherTrain) {
+  EXPECT_EQ(put(kHere, 100), 0);
+  EXPECT_EQ(put(kThere, 100), 0);
+  Route marked = kThere;
+  marked.ecn = Ecn::kCapable;
+  EXPECT_EQ(put(marked, 100), 0);
+}
+
+TEST_F(TrainTest, TheLimitsOfTheKernelAreKept) {
+  for (std::uint16_t i = 0; i < 8; ++i)
+    EXPECT_EQ(put(kHere, 100), i);
+  EXPECT_EQ(put(kHere, 100), 0);  // eight packets are a train
+  EXPECT_EQ(put(kThere, 400), 0);
+  EXPECT_EQ(put(kThere, 400), 1);
+  EXPECT_EQ(put(kThere, 400), 0);  // a thousand bytes, too
+  EXPECT_EQ(put(kHere, 1001), std::nullopt);
+  EXPECT_EQ(put(kHere, 100), std::nullopt);  // four trains
+}
+
+TEST_F(TrainTest, APlaceThatIsNotCommittedIsForgotten) {
+  EXPECT_EQ(put(kHere, 100), 0);
+  ASSERT_TRUE(builder.place(kHere, 50));
+  EXPECT_EQ(put(kHere, 100), 1);
+  EXPECT_EQ(builder.trains()[0].bytes.size(), 200u);
+}
+
+TEST_F(TrainTest, WhatThePortDoesNotTakeStaysInOrder) {
+  for (int i = 0; i < 2; ++i)
+    put(kHere, 100);
+  put(kThere, 300);
+  put(kHere, 200);
+  port.takes = 1;
+  EXPECT_FALSE(builder.flush(port, {}));
+  EXPECT_EQ(builder.trains().size(), 2u);
+  EXPECT_EQ(put(kHere, 200), 1);
+  for (int i = 0; i < 10 && !builder.flush(port, {}); ++i) {
+  }
+  EXPECT_TRUE(builder.empty());
+  EXPECT_EQ(port.numbers, (std::vector<std::uint32_t>{0, 1, 2, 3, 4}));
+}
+
+TEST_F(TrainTest, TheBufferIsThereAgainAfterAFlush) {
+  for (int round = 0; round < 5; ++round) {
+    for (int i = 0; i < 3; ++i)
+      ASSERT_TRUE(put(round % 2 ? kHere : kThere, 990));
+    EXPECT_TRUE(builder.flush(port, {}));
+  }
+  EXPECT_EQ(port.numbers.size(), 15u);
+}
+
+TEST_F(TrainTest, FollowsAPortThatCannotSplitTrainsAnyMore) {
+  EXPECT_EQ(put(kHere, 100), 0);
+  EXPECT_EQ(put(kHere, 100), 1);
+  port.taker_limits.segments_max = 1;
+  builder.flush(port, {});
+  EXPECT_EQ(put(kHere, 100), 0);
+  EXPECT_EQ(put(kHere, 100), 0);
+  EXPECT_EQ(builder.trains().size(), 2u);
+}
+
+}  // namespace
+}  // namespace verbena::port
