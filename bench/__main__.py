@@ -10,6 +10,7 @@ import argparse
 import fnmatch
 import pathlib
 import signal
+import subprocess
 import sys
 
 from . import machine, measurements, page, process, quiet, report, rounds
@@ -17,6 +18,7 @@ from .measurements import CLIENT_CORE, LIMITS, SERVER_CORE, VERBENA
 from .parsers import limit
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent
+TARGETS = ("verbena", "verbena_preload_so", "ibverbs_so", "bench_programs")
 BUSY = 3
 
 
@@ -38,8 +40,7 @@ def arguments():
     add("--from", metavar="FILE", nargs="+", dest="files", help="take these results, measure none")
     add("--draw", action="store_true", help="measure more; write docs/benchmarks.md and charts")
     add("--docs", metavar="DIR", type=pathlib.Path, default=ROOT / "docs", help="for --draw")
-    build = ROOT / "build/release"
-    add("--build", metavar="DIR", type=pathlib.Path, default=build, help="use this build as it is")
+    add("--build", metavar="DIR", type=pathlib.Path, help="use this build of Verbena as it is")
     options = parser.parse_args()
     if options.quick:
         options.rounds = 3
@@ -72,6 +73,16 @@ def list_all(steps):
     print("\n".join(report.table(("goal", "step", "formula", "bound"), rows)))
 
 
+def prepare(options):
+    """Installs and builds what is needed, and says where the build is."""
+    setup = [ROOT / "scripts/setup", "bench"]
+    build = [ROOT / "scripts/build", "release", *TARGETS]
+    for command in [setup] if options.files or options.build else [setup, build]:
+        if subprocess.run(command, stdout=sys.stderr, check=False).returncode != 0:
+            raise process.Failed(f"{command[0]} failed, see above")
+    options.build = (options.build or ROOT / "build/release").resolve()
+
+
 def settings_for(options):
     cores = machine.choose_cores(options.cores)
     words = {
@@ -82,7 +93,7 @@ def settings_for(options):
     }
     for program in (words[VERBENA], words[LIMITS]):
         if not pathlib.Path(program).is_file():
-            raise machine.Unfit(f"there is no {program}: scripts/bench without --build makes it")
+            raise process.Failed(f"there is no {program}: without --build it would be made")
     ticks = limit("ticks_per_us")(process.run(None, [words[LIMITS], "ticks"], {}, 0, 10))
     return rounds.Settings(
         rounds=options.rounds,
@@ -99,7 +110,9 @@ def measure(options, chosen):
     """Runs the steps. Returns what report.save writes; raises rounds.Busy where it cannot begin."""
     settings = settings_for(options)
     results = {
-        "machine": machine.describe(ROOT, settings.cores, settings.ticks_per_us),
+        "machine": machine.describe(
+            ROOT, options.build, settings.cores, settings.ticks_per_us
+        ),
         "cache": machine.private_cache(settings.cores[1]),
         "disturbed": [],
         "steps": {},
@@ -140,6 +153,7 @@ def main():
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, stop)
     try:
+        prepare(options)
         results = report.load(options.files) if options.files else measure(options, chosen)
     except report.Unreadable as error:
         print(f"scripts/bench: {error}", file=sys.stderr)

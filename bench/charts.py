@@ -70,7 +70,7 @@ def draw(path, title, unit, all_points, levels=()):
             axes.axhline(value, color="#71717a", linestyle=":", label=label)
         axes.set_xscale("log", base=2)
         axes.set_yscale("log")
-        axes.xaxis.set_major_locator(ticker.FixedLocator([2 * 4**power for power in range(12)]))
+        axes.xaxis.set_major_locator(ticker.FixedLocator([2 * 4**power for power in range(11)]))
         axes.xaxis.set_major_formatter(lambda size, _: bytes_text(int(size)))
         axes.yaxis.set_major_formatter(lambda value, _: f"{value:,.10g}")
         axes.xaxis.set_minor_locator(ticker.NullLocator())

@@ -4,7 +4,9 @@ of the step's measurements (measurements.py).
 
 A formula over a step is computed for each round, of figures that were measured side by side, and
 its median counts. A formula over sizes (step `bw-by-size-*`) is computed of the medians of all
-sizes whose two buffers fit the largest cache that a core has for itself.
+sizes whose two buffers fit, with room for something else, the largest cache that a core has for
+itself. The note to it has every fall that is too deep, and what memcpy does there: where it falls
+as deep, the machine does, and not Verbena.
 """
 
 import ast
@@ -88,16 +90,19 @@ def names(formula):
 
 def compute(formula, figures):
     """The formulas are the constants above: nothing from outside is evaluated."""
-    scope = {"__builtins__": {}, "max": max, "fall": lambda series: worst_fall(series)[0]}
+    scope = {"__builtins__": {}, "max": max, "fall": worst_fall}
     return eval(compile(formula, "goal", "eval"), scope, dict(figures))
 
 
-def worst_fall(series):
-    """The largest part of the bandwidth that is lost from one size to the next, and those sizes;
-    0 when it never falls. `series` has (size, bandwidth) pairs."""
+def falls(series):
+    """(part of the bandwidth that is lost, from size, to size) for each step of the series, which
+    has (size, bandwidth) pairs. It is negative where bandwidth is gained."""
     steps = zip(series, series[1:])
-    falls = [(1 - after / before, (small, large)) for (small, before), (large, after) in steps]
-    return max([(fall, sizes) for fall, sizes in falls if fall > 0], default=(0.0, None))
+    return [(1 - after / before, small, large) for (small, before), (large, after) in steps]
+
+
+def worst_fall(series):
+    return max(0.0, *(fall for fall, _, _ in falls(series)))
 
 
 def judge(results, failures, cache):
@@ -135,18 +140,20 @@ def judge_sweep(goal, results, failures, cache):
         return None
     if not cache:
         return Outcome(goal, note="the system does not tell the sizes of the caches")
-    inside = [size for size in SIZES if 2 * size <= cache]
+    inside = [size for size in SIZES if 2 * size < cache]
     if not set(inside) <= set(sizes):
         return None  # only some of the sizes were wanted
     (name,) = names(goal.formula)
     series = medians(results, name, inside)
-    fall, where = worst_fall(series)
-    note = f"sizes up to {inside[-1]:,}"
-    if where:
-        copied = dict(medians(results, "memcpy", inside))
-        change = copied[where[1]] / copied[where[0]] - 1
-        note += f"; from {where[0]:,} to {where[1]:,} bytes, where memcpy changes by {change:+.0%}"
-    return Outcome(goal, compute(goal.formula, {name: series}), fall, fall, note)
+    copied = {large: fall for fall, _, large in falls(medians(results, "memcpy", inside))}
+    deep = [
+        f"{small:,} to {large:,} bytes {0 - fall:+.0%} (memcpy {0 - copied[large]:+.0%})"
+        for fall, small, large in falls(series)
+        if fall > goal.bound
+    ]
+    note = "; ".join([f"sizes up to {inside[-1]:,}", *deep])
+    value = compute(goal.formula, {name: series})
+    return Outcome(goal, value, value, value, note)
 
 
 def medians(results, name, sizes):

@@ -2,6 +2,7 @@
 """The machine: which two cores are used, what its caches hold, and its description."""
 
 import contextlib
+import hashlib
 import os
 import pathlib
 import platform
@@ -93,13 +94,20 @@ def version(package):
     return said(["dpkg-query", "-W", "-f", "${Version}", package]) or "unknown version"
 
 
+def digest(file):
+    """Which build was measured: the source may have moved on since."""
+    with contextlib.suppress(OSError):
+        return hashlib.sha256(file.read_bytes()).hexdigest()[:12]
+    return "unknown"
+
+
 def commit(root):
     found = said(["git", "-C", str(root), "rev-parse", "--short=12", "HEAD"])
     changed = said(["git", "-C", str(root), "status", "--porcelain", "-uno"])
     return (found or "unknown") + (" and changes" if changed else "")
 
 
-def describe(root, cores, ticks_per_us):
+def describe(root, build, cores, ticks_per_us):
     """What a reader has to know of the machine, (name, text) pairs."""
     cpu = read("/proc/cpuinfo")
     memory = int(field(read("/proc/meminfo"), "MemTotal").split()[0]) / (1 << 20)
@@ -119,5 +127,6 @@ def describe(root, cores, ticks_per_us):
         ("memory", f"{memory:.1f} GiB"),
         ("system", f"{field(read('/etc/os-release'), 'PRETTY_NAME')}, Linux {platform.release()}"),
         ("programs", f"perftest {version('perftest')}, UCX {version('ucx-utils')}"),
-        ("Verbena", commit(root)),
+        ("Verbena", f"libibverbs.so.1 with SHA-256 {digest(build / 'lib/libibverbs.so.1')}..."),
+        ("source", f"commit {commit(root)}"),
     ]

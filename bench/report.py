@@ -88,8 +88,8 @@ def load(paths):
 
 
 def facts(results):
-    """The description without what differs from run to run."""
-    return [fact for fact in results["machine"] if fact[0] not in ("time stamps",)]
+    """The description without what may differ from run to run of one build."""
+    return [list(fact) for fact in results["machine"] if fact[0] not in ("time stamps", "source")]
 
 
 def digits(value):
