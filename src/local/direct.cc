@@ -43,7 +43,7 @@ bool is_atomic(const qp::Operation& op) {
 void Direct::attach(PeerMemory& peer, QpNum self, QpNum other, ConduitHeader::Reach* reach,
                     std::uint64_t connection) {
   peer_ = &peer;
-  granted_ = nullptr;
+  last_ = {};
   self_ = self;
   other_ = other;
   reach_ = reach;
@@ -82,6 +82,13 @@ std::optional<Direct::Target> Direct::find(const qp::Operation& op, std::uint32_
   return target;
 }
 
+bool Direct::is_mapped(const qp::Operation& op) const {
+  const std::uint32_t access = access_of(op);
+  if (access == 0 || op.length == 0 || !grant_for(access)) return false;
+  const auto target = find(op, access);
+  return target && target->mapped;
+}
+
 bool Direct::may_still(const qp::Operation& op, const Target& target, std::uint64_t grant) const {
   const PublishedQp& place = peer_->tables()->queue_pairs[other_.index()];
   return peer_->still_holds(op.remote_key, target.identity) &&
@@ -116,6 +123,29 @@ Direct::Outcome Direct::execute(qp::SendWindow& window, const qp::Operation& op,
   }
   if (outcome != Outcome::kPartly) done_ = 0;
   return outcome;
+}
+
+bool Direct::remember(MemoryKey key) {
+  last_ = {};
+  const auto grant = grant_for(memory::kRemoteWrite);
+  if (!grant) return false;
+  const auto region = peer_->find(key);
+  const PublishedTables& tables = *peer_->tables();
+  const PublishedQp& granted = tables.queue_pairs[other_.index()];
+  const bool fits = region && region->base && region->may_write_mapping &&
+                    (region->access & memory::kRemoteWrite) &&
+                    region->pd.value == granted.pd.load(std::memory_order_relaxed);
+  if (!fits) return false;
+  const MappedPart& part = region->mapped;
+  last_ = {.key = key,
+           .identity = region->identity,
+           .grant = *grant,
+           .identity_place = &tables.regions[published_place(key)].identity,
+           .grant_place = &granted.grant,
+           .first = region->iova + part.begin,
+           .size = part.end - part.begin,
+           .base = region->base};
+  return true;
 }
 
 Direct::Outcome Direct::copy(qp::SendWindow& window, const qp::Operation& op, std::byte* mapped,

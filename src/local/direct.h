@@ -41,6 +41,25 @@ class Direct {
   // Executes the operation that the window offers. Not before everything earlier is done.
   Outcome execute(qp::SendWindow& window, const qp::Operation& op, qp::Budget& budget);
 
+  // It would be a copy into or out of memory that we map.
+  bool is_mapped(const qp::Operation& op) const;
+
+  // The same for a small WRITE in pieces that a caller puts together without a work request in the
+  // queue: where the bytes go, or null when execute() must find out; then, after the copy, whether
+  // it counts.
+  std::byte* target_of_write(MemoryKey key, std::uint64_t address, std::uint64_t length) {
+    const bool is_same = last_.key == key && last_.identity_now() == last_.identity &&
+                         last_.grant_now() == last_.grant;
+    if (!is_same && !remember(key)) [[unlikely]]
+      return nullptr;
+    const std::uint64_t offset = address - last_.first;
+    if (offset > last_.size || length > last_.size - offset) return nullptr;
+    return last_.base + offset;
+  }
+  bool write_counts() const {
+    return last_.identity_now() == last_.identity && last_.grant_now() == last_.grant;
+  }
+
  private:
   struct Target {
     std::uint64_t identity = 0;
@@ -56,8 +75,23 @@ class Direct {
   bool reach(qp::SendWindow& window, const qp::Operation& op, std::uint64_t address,
              std::size_t length);
 
+  // Where the WRITE before went; good as long as identity and grant are the same.
+  struct LastWrite {
+    MemoryKey key;
+    std::uint64_t identity = 0;
+    std::uint64_t grant = 0;
+    const std::atomic<std::uint64_t>* identity_place = nullptr;
+    const std::atomic<std::uint64_t>* grant_place = nullptr;
+    std::uint64_t first = 0;  // the remote address of the mapped part's first byte
+    std::uint64_t size = 0;   // of the mapped part
+    std::byte* base = nullptr;
+    std::uint64_t identity_now() const { return identity_place->load(std::memory_order_acquire); }
+    std::uint64_t grant_now() const { return grant_place->load(std::memory_order_acquire); }
+  };
+  bool remember(MemoryKey key);
+
   PeerMemory* peer_ = nullptr;
-  const PublishedQp* granted_ = nullptr;
+  LastWrite last_;
   QpNum self_;
   QpNum other_;
   ConduitHeader::Reach* reach_ = nullptr;

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-#include "host/raw_calls.h"
+#include "base/log.h"
 #include "host/raw_memory.h"
 
 namespace verbena::local {
@@ -129,6 +129,9 @@ void PeerMemory::map_now(MemoryKey key, const PeerFiles& files) {
   if (mappings_.size() >= kMappingsMax) drop_stale();
   if (mappings_.size() >= kMappingsMax) return;
   std::unique_ptr<Mapping> mapping = map(*region, files);
+  LOG_DEBUG("%llu bytes of process %d are%s mapped",
+            static_cast<unsigned long long>(mapping->length), static_cast<int>(process_),
+            mapping->base ? "" : " not");
   places()[place].store(mapping.get(), std::memory_order_release);
   mappings_.emplace(place, std::move(mapping));
 }

@@ -67,22 +67,43 @@ void RingCarrier::issue(qp::SendWindow& window, qp::Budget& budget, const Now& n
 }
 
 void RingCarrier::issue_attached(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
-  while (direct_.is_attached() && requester_.is_idle(window) && !budget.spent()) {
+  while (!budget.spent()) {
     const qp::Operation* op = window.next(now);
     if (!op) return;
-    const qp::OpIndex index = op->index;
-    const Direct::Outcome outcome = direct_.execute(window, *op, budget);
-    if (outcome == Direct::Outcome::kPartly) return;
-    if (outcome == Direct::Outcome::kCannot) break;
-    if (outcome == Direct::Outcome::kDone) {
-      window.issued(now);
-      window.answered(index, qp::Answer::kDone, now);
+    switch (direct_.is_attached() ? issue_directly(window, *op, budget, now) : Directly::kNo) {
+      case Directly::kDone: continue;
+      case Directly::kLater: return;
+      case Directly::kNo: break;
     }
+    requester_.take_along(responder_.executed());
+    const bool sent = requester_.issue(window, *op, budget, now);
+    responder_.acknowledged_upto(requester_.told());
+    if (!sent) return;
   }
-  if (budget.spent()) return;
-  requester_.take_along(responder_.executed());
-  requester_.issue(window, budget, now);
-  responder_.acknowledged_upto(requester_.told());
+}
+
+// Not before the ring is empty. What is better executed by ourselves waits for that: else a stream
+// that began in the ring, while the peer's memory was not mapped yet, would stay there.
+RingCarrier::Directly RingCarrier::issue_directly(qp::SendWindow& window, const qp::Operation& op,
+                                                  qp::Budget& budget, const Now& now) {
+  // A smaller one goes behind the SENDs that are on their way faster than it waits for them.
+  constexpr std::uint64_t kWaitsForSends = 8192;
+  const qp::OpIndex index = op.index;
+  if (!requester_.is_idle(window)) {
+    const bool waits = type_ == qp::QpType::kRc && !requester_.has_begun(op) &&
+                       direct_.is_mapped(op) &&
+                       (op.length >= kWaitsForSends || !requester_.has_sends(window));
+    return waits ? Directly::kLater : Directly::kNo;
+  }
+  switch (direct_.execute(window, op, budget)) {
+    case Direct::Outcome::kPartly: return Directly::kLater;
+    case Direct::Outcome::kCannot: return Directly::kNo;
+    case Direct::Outcome::kEnded: return Directly::kDone;
+    case Direct::Outcome::kDone: break;
+  }
+  window.issued(now);
+  window.answered(index, qp::Answer::kDone, now);
+  return Directly::kDone;
 }
 
 void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, const Now& now) {

@@ -73,6 +73,12 @@ class RingCarrier final : public qp::Carrier {
   bool has_work() const {
     return requester_.has_answers() || responder_.has_requests() || has_farewell();
   }
+  // Null unless a WRITE that is posted now may be executed by ourselves.
+  Direct* direct_now(const qp::SendWindow& window) {
+    const bool may = direct_.is_attached() && outbound_ == Outbound::kAttached && !lost_ &&
+                     requester_.is_idle(window) && !requester_.is_closed();
+    return may ? &direct_ : nullptr;
+  }
   // Whoever has our conduit and is about to call process_vm_writev finds nothing to move.
   void stop_reaching() { responder_.stop_reaching(); }
   // Rings the peer's bell if this turn left something for it.
@@ -97,6 +103,10 @@ class RingCarrier final : public qp::Carrier {
   }
   bool may_wait() const;
   void issue_attached(qp::SendWindow& window, qp::Budget& budget, const Now& now);
+  // kLater: when the ring is empty, or in the next turn.
+  enum class Directly : std::uint8_t { kDone, kLater, kNo };
+  Directly issue_directly(qp::SendWindow& window, const qp::Operation& op, qp::Budget& budget,
+                          const Now& now);
   void count_silence(qp::SendWindow& window, const Now& now);
   void fail_lost(qp::SendWindow& window, const Now& now);
 

@@ -48,8 +48,7 @@ bool RingRequester::is_closed() const {
 }
 
 bool RingRequester::has_answers() const {
-  return conduit_ && !broken_ &&
-         (executed() != acknowledged_ || responses_.has_record());
+  return conduit_ && !broken_ && (executed() != acknowledged_ || responses_.has_record());
 }
 
 // The later of what the counter says and what we heard.
@@ -79,26 +78,24 @@ void RingRequester::go_back() {
   sent_ = 0;
 }
 
-void RingRequester::issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
-  while (!budget.spent()) {
-    const qp::Operation* op = window.next(now);
-    if (!op) return;
-    const qp::OpIndex index = op->index;
-    // The one before may have been flushed half-way.
-    if (index != sending_) sent_ = 0;
-    sending_ = index;
-    switch (send(window, *op, budget)) {
-      case Sent::kLater: return;
-      case Sent::kEnded: sent_ = 0; break;
-      case Sent::kWhole:
-        sent_ = 0;
-        window.issued(now);
-        // Unreliable: done when it is on its way, and nothing of the sender's memory is needed any
-        // more.
-        if (type_ == qp::QpType::kUc) window.answered(index, qp::Answer::kDone, now);
-        break;
-    }
-  }
+bool RingRequester::issue(qp::SendWindow& window, const qp::Operation& op, qp::Budget& budget,
+                          const Now& now) {
+  const qp::OpIndex index = op.index;
+  // The one before may have been flushed half-way.
+  if (index != sending_) sent_ = 0;
+  // Those that did not take the ring count as acknowledged, too: any number may lie between two
+  // that do.
+  if (sent_ == 0 && window.oldest() == index) acknowledged_ = heard_ = index.value();
+  sending_ = index;
+  if (op.kind == qp::OpKind::kSend || op.has_immediate) last_send_ = index;
+  const Sent sent = send(window, op, budget);
+  if (sent == Sent::kLater) return false;
+  sent_ = 0;
+  if (sent == Sent::kEnded) return true;
+  window.issued(now);
+  // Unreliable: done when it is on its way, and nothing of the sender's memory is needed any more.
+  if (type_ == qp::QpType::kUc) window.answered(index, qp::Answer::kDone, now);
+  return true;
 }
 
 RequestRecord* RingRequester::reserve(std::uint32_t units, const qp::Operation& op) {

@@ -8,6 +8,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 
 #include "base/time.h"
 #include "local/conduit.h"
@@ -27,7 +28,9 @@ class RingRequester {
   bool is_closed() const;
   bool is_broken() const { return broken_; }
 
-  void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now);
+  // Sends the operation that the window offers, or the next part of it. False: not all of it could
+  // be sent now.
+  bool issue(qp::SendWindow& window, const qp::Operation& op, qp::Budget& budget, const Now& now);
   void collect(qp::SendWindow& window, qp::Budget& budget, const Now& now);
   // Nothing of ours is on its way: whatever else is done now comes after all that was sent.
   bool is_idle(const qp::SendWindow& window) const {
@@ -35,6 +38,12 @@ class RingRequester {
            (type_ == qp::QpType::kRc || requests_.is_drained());
   }
   Conduit& conduit() { return conduit_; }
+  // The first part of this operation is on its way, and the rest has to follow.
+  bool has_begun(const qp::Operation& op) const { return sent_ != 0 && sending_ == op.index; }
+  // Of what is on its way something needs a receive.
+  bool has_sends(const qp::SendWindow& window) const {
+    return window.has_outstanding() && last_send_ && *last_send_ - window.oldest() >= 0;
+  }
   // Something may have come since the last collect: two loads.
   bool has_answers() const;
   // The peer says that it has executed so many of our operations; collect() acts on it.
@@ -68,6 +77,7 @@ class RingRequester {
   RingReader responses_;
   qp::OpIndex sending_;     // the operation on its way
   std::uint64_t sent_ = 0;  // bytes of it
+  std::optional<qp::OpIndex> last_send_;
   std::uint32_t epoch_ = 0;
   std::uint32_t acknowledged_ = 0;
   std::uint32_t heard_ = 0;  // of acknowledgements, otherwise than by the counter

@@ -12,6 +12,7 @@
 #include "nic/engine.h"
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
+#include "nic/sharing.h"
 
 namespace verbena::nic {
 namespace {
@@ -31,7 +32,10 @@ Links::Links(Nic& nic, Engine& engine) : nic_(nic), engine_(engine) {}
 
 void Links::started(host::Control& control) {
   control_ = &control;
-  processes_[control.id()].link = LinkRef(new Link(control.id(), control.page()));
+  processes_[control.id()].link =
+      LinkRef(new Link(*this, nic_.sections(), control.id(), control.page()));
+  nic_.sharing().start(control, *this);
+  nic_.sharing().introduce(control.id());
 }
 
 void Links::connect(QpNum qp) {
@@ -68,7 +72,8 @@ void Links::look_for(SlotNumber slot) { control_->connect(slot); }
 
 void Links::peer_up(std::unique_ptr<host::Peer> peer) {
   const host::PeerId id = peer->id();
-  processes_[id].link = LinkRef(new Link(std::move(peer)));
+  processes_[id].link = LinkRef(new Link(*this, nic_.sections(), std::move(peer)));
+  nic_.sharing().introduce(id);
 }
 
 void Links::slot_reached(SlotNumber slot, host::PeerId id) {
@@ -241,6 +246,8 @@ void Links::message(host::PeerId from, std::span<const std::byte> bytes,
     case MessageKind::kWantDatagrams: return offer_datagrams(process->second);
     case MessageKind::kOfferDatagrams:
       return take_datagrams(process->second, message, std::move(attachment));
+    case MessageKind::kTables: return take_tables(process->second, attachment);
+    case MessageKind::kFile: return take_file(process->second, message, std::move(attachment));
   }
 }
 
@@ -290,7 +297,7 @@ Links::Taken Links::attach(Qp& qp, Process& from, const Message& offered, local:
   // Our own offer may be on its way yet, and the peer die before.
   qp.link = from.link;
   qp.ring()->set_bell({&qp.link->doorbell(), theirs.index()});
-  qp.ring()->attach(std::move(conduit));
+  qp.ring()->attach(std::move(conduit), {&qp.link->memory(), qp.number(), theirs});
   return qp.connecting == Connecting::kRefused ? Taken::kOfferOurs : Taken::kYes;
 }
 

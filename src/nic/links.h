@@ -34,30 +34,39 @@
 #include "host/control.h"
 #include "host/doorbell.h"
 #include "local/datagram.h"
+#include "local/peer_memory.h"
 
 namespace verbena::nic {
 
 class Engine;
+class Links;
 class Nic;
 class Qp;
 
 // A process that we are linked to, or this one itself. Lives as long as a queue pair may ring its
-// bell.
-class Link {
+// bell or look into its memory.
+class Link final : local::MappingRequests {
  public:
-  explicit Link(std::unique_ptr<host::Peer> peer)
-      : id_(peer->id()), peer_(std::move(peer)), doorbell_(peer_->page()) {}
-  Link(host::PeerId id, host::ProcessPage& own_page) : id_(id), doorbell_(own_page) {}
+  Link(Links& links, memory::AccessSections& sections, std::unique_ptr<host::Peer> peer);
+  // This process.
+  Link(Links& links, memory::AccessSections& sections, host::PeerId id,
+       host::ProcessPage& own_page);
 
   host::PeerId id() const { return id_; }
   bool is_self() const { return peer_ == nullptr; }
   host::Doorbell& doorbell() { return doorbell_; }
+  local::PeerMemory& memory() { return memory_; }
 
  private:
   friend class LinkRef;
+  void want_mapping(MemoryKey key) override;
+
+  Links& links_;
   host::PeerId id_;
   std::unique_ptr<host::Peer> peer_;
   host::Doorbell doorbell_;
+  local::PeerMemory memory_;
+  std::atomic<bool> is_mapping_wanted_{false};
   std::atomic<std::uint32_t> references_{0};
 };
 
@@ -105,6 +114,13 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   bool has_datagrams();
   // A receiver may have made room: those who wait for it try again. Within a reading section.
   void resume_datagram_senders();
+  // Maps a region of a peer soon. False: not accepted.
+  bool map_soon(host::PeerId peer, MemoryKey key, std::atomic<bool>& is_wanted);
+
+  // -- the control thread: what peers need to reach our memory -----------------------------------
+  std::vector<host::PeerId> peers() const;  // this process included
+  void pass_tables(host::PeerId to, const host::PrivateFd& tables);
+  void pass_file(host::PeerId to, local::FileId id, const host::PrivateFd& file);
 
  private:
   // What processes say to each other about queue pairs. Sent as it lies in memory: both ends are
@@ -113,14 +129,16 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
     kOffer = 1,
     kNotReady = 2,
     kWantDatagrams = 3,
-    kOfferDatagrams = 4
+    kOfferDatagrams = 4,
+    kTables = 5,
+    kFile = 6,
   };
   struct Message {
     MessageKind kind;
     std::uint32_t from_qp;
     std::uint32_t to_qp;
     std::uint32_t qp_type;
-    std::uint64_t conduit_id;
+    std::uint64_t conduit_id;  // or the id of a file
   };
   struct Offer {
     QpNum qp;
@@ -134,6 +152,7 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
     std::set<SlotNumber> slots;  // those whose datagrams take this way
     std::unique_ptr<local::DatagramSender> sender;
     std::unique_ptr<local::DatagramReceiver> receiver;
+    local::PeerFiles files;
   };
   struct Waiting {
     std::set<QpNum> connects;
@@ -167,6 +186,8 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   void offer_datagrams(Process& to);
   void take_datagrams(Process& from, const Message& offer, host::PrivateFd attachment);
   void open_datagrams(SlotNumber slot, Process& process);
+  void take_tables(Process& from, const host::PrivateFd& attachment);
+  void take_file(Process& from, const Message& passed, host::PrivateFd attachment);
   void wake_datagram_senders();
   // Within a reading section.
   void let_datagrams_try();

@@ -4,6 +4,7 @@
 #include "base/fence.h"
 #include "nic/engine.h"
 #include "nic/nic_qp.h"
+#include "nic/sharing.h"
 
 namespace verbena::nic {
 
@@ -16,7 +17,11 @@ void QpSections::wait_until_left() {
 }
 
 Nic::Nic()
-    : regions_(limits_.regions, random_, sections_), address_handles_(limits_.address_handles) {}
+    : regions_(limits_.regions, random_, sections_),
+      address_handles_(limits_.address_handles),
+      sharing_(std::make_unique<Sharing>(*this)) {}
+
+Nic::~Nic() = default;
 
 Nic& Nic::current() {
   static std::atomic<Nic*> current{nullptr};

@@ -23,6 +23,7 @@
 namespace verbena::nic {
 
 class Engine;
+class Sharing;
 
 // A random source for many threads.
 class SharedRandom final : public RandomSource {
@@ -56,6 +57,8 @@ class Nic {
   const Limits& limits() const { return limits_; }
   SharedRandom& random() { return random_; }
   memory::RegionTable& regions() { return regions_; }
+  memory::AccessSections& sections() { return sections_; }
+  Sharing& sharing() { return *sharing_; }
   AddressHandles& address_handles() { return address_handles_; }
   QpTable& queue_pairs() { return queue_pairs_; }
   PdId new_domain() { return {next_domain_.fetch_add(1, std::memory_order_relaxed)}; }
@@ -75,6 +78,7 @@ class Nic {
 
  private:
   Nic();
+  ~Nic();
   host::ForkGuard guard_;
   Limits limits_;
   SharedRandom random_;
@@ -82,6 +86,7 @@ class Nic {
   QpSections sections_{queue_pairs_};
   memory::RegionTable regions_;
   AddressHandles address_handles_;
+  std::unique_ptr<Sharing> sharing_;
   Counts counts_;
   std::atomic<std::uint32_t> next_domain_{1};
   Mutex start_lock_;

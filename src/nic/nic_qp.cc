@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "memory/guarded_copy.h"
 #include "nic/engine.h"
 #include "nic/nic.h"
 
@@ -25,6 +26,7 @@ qp::QpConfig config_for(Pd& domain, const QpRequest& request, QpNum number, qp::
           .receive_completions = &request.receive_cq->queue,
           .shared_receives = request.srq ? &request.srq->queue : nullptr,
           .regions = &domain.context->nic().regions(),
+          .lock = domain.context->nic().sharing().lock_of(number),
           .events = &events};
 }
 
@@ -77,6 +79,33 @@ void Qp::acknowledge() {
   ring_->ring_if_needed();
 }
 
+bool Qp::write_at_once(const qp::SendRequest& request) {
+  // So much is copied within a few microseconds.
+  constexpr std::uint32_t kAtOnceMax = 128 * 1024;
+  const bool is_plain = request.opcode == queues::SendOpcode::kWrite && request.sges.size() == 1;
+  if (!is_plain || !ring_ || !pair.window().is_caught_up()) return false;
+  local::Direct* const direct = ring_->direct_now(pair.window());
+  const Sge& sge = request.sges.front();
+  if (!direct || sge.length == 0 || sge.length > kAtOnceMax) return false;
+  const bool is_inline = request.flags & queues::kInline;
+  const qp::QpConfig& config = pair.config();
+  if (is_inline ? sge.length > config.inline_max : config.send_sge_max == 0) return false;
+  const auto* from = reinterpret_cast<const std::byte*>(sge.address);
+  if (!is_inline) {
+    auto lease = config.regions->lease(sge.key, config.pd, sge.address, sge.length, 0);
+    if (!lease) return false;
+    const memory::Extent extent = lease->next();
+    if (extent.length != sge.length) return false;
+    from = extent.address;
+  }
+  std::byte* const to =
+      direct->target_of_write(request.remote_key, request.remote_address, sge.length);
+  if (!to || !memory::guarded_copy(to, from, sge.length) || !direct->write_counts()) return false;
+  pair.window().done_at_once(request.wr_id, queues::CompletionKind::kWrite,
+                             request.flags & queues::kSignaled);
+  return true;
+}
+
 bool Qp::send(const Now& now) {
   qp::Carrier* carrier = ring_ ? static_cast<qp::Carrier*>(ring_.get()) : datagrams_.get();
   if (!carrier) return false;
@@ -91,6 +120,7 @@ void Qp::after_turn(const Now& now) {
     if (pair.state() == qp::QpState::kError) ring_->close();
     ring_->ring_if_needed();
   }
+  settle_grant();
   const bool waits = ring_ ? pair.window().has_outstanding()
                            : datagrams_ && datagrams_->next_deadline().has_value();
   awaits_answer.store(waits, std::memory_order_relaxed);
@@ -129,9 +159,45 @@ void Qp::end_connection() {
     ring_->ring_if_needed();
     ring_.reset();
   }
+  settle_grant();
   connecting = Connecting::kNot;
   link = LinkRef();
   engine_->forget_deadline(*this);
+}
+
+std::uint32_t Qp::wanted_rights() {
+  const bool serves = pair.responder().is_receiving() && !pair.responder().awaits_first_message();
+  if (!ring_ || !serves || ring_->offered_id() == 0) return 0;
+  const qp::QpAttributes& attributes = pair.attributes();
+  std::uint32_t rights = attributes.access & memory::kRemoteWrite;
+  if (pair.config().type == qp::QpType::kRc && attributes.reads_in_max != 0) {
+    rights |= attributes.access & (memory::kRemoteRead | memory::kRemoteAtomic);
+  }
+  return rights;
+}
+
+void Qp::settle_grant() {
+  const std::uint32_t wanted = wanted_rights();
+  const std::uint64_t connection = wanted ? ring_->offered_id() : 0;
+  if (wanted == granted_rights_ && connection == granted_connection_) return;
+  const local::Published& published = pd_->context->nic().sharing().published();
+  if (granted_rights_ != 0) published.revoke(number());
+  granted_rights_ = wanted;
+  granted_connection_ = connection;
+  if (wanted == 0) return;
+  has_granted.store(true, std::memory_order_relaxed);
+  published.grant(number(), {.pd = pd_->id,
+                             .to = pair.attributes().destination,
+                             .rights = wanted,
+                             .connection = connection});
+}
+
+PeerSection Qp::peer_section() {
+  if (!link || !has_granted.load(std::memory_order_relaxed)) return {};
+  const local::PublishedTables* tables = link->memory().tables();
+  const QpNum peer = pair.attributes().destination;
+  if (!tables || tables->slot != peer.slot().value) return {};
+  return {.link = link, .lock = &tables->queue_pairs[peer.index()].lock, .ours = number()};
 }
 
 void Qp::qp_event(QpNum, qp::QpEvent event) {

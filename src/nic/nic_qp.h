@@ -13,6 +13,7 @@
 #include "local/ring_carrier.h"
 #include "nic/links.h"
 #include "nic/objects.h"
+#include "nic/sharing.h"
 #include "qp/queue_pair.h"
 
 namespace verbena::nic {
@@ -48,6 +49,9 @@ class Qp final : qp::QpEvents {
   void look_closely() {
     if (ring_) ring_->look_closely();
   }
+  // A small WRITE into memory of the peer that we map, while nothing else is under way: done before
+  // it is posted. False: it takes the general way.
+  bool write_at_once(const qp::SendRequest& request);
   // Sends what was just posted; true as turn().
   bool send(const Now& now);
   // When it wants a turn although nothing comes; asked after a turn at `now`.
@@ -62,12 +66,17 @@ class Qp final : qp::QpEvents {
   void set_timeout();
   // RESET, ERR and destruction: the peer learns that we are gone.
   void end_connection();
+  // What the peer may do by itself follows the state; after any change of it.
+  void settle_grant();
+  // The lock under which the peer may be touching our memory; without lock where it cannot.
+  PeerSection peer_section();
   // Between RTR and RESET. Only the program's calls change it.
   bool is_connected() const { return ring_ != nullptr; }
   local::RingCarrier* ring() { return ring_.get(); }
 
   qp::QueuePair pair;
   std::atomic<bool> awaits_answer{false};  // something is on its way; a hint
+  std::atomic<bool> has_granted{false};    // since it was made
   bool is_watched = false;                 // the engine's
   Connecting connecting = Connecting::kNot;
   LinkRef link;                      // while connected, or connecting
@@ -82,7 +91,11 @@ class Qp final : qp::QpEvents {
   Cq* receive_cq_;
   Srq* srq_;
   void* cookie_;
+  std::uint32_t wanted_rights();
+
   Engine* engine_;
+  std::uint32_t granted_rights_ = 0;  // as published
+  std::uint64_t granted_connection_ = 0;
   EventCount async_events_;
   std::unique_ptr<local::RingCarrier> ring_;
   std::unique_ptr<local::DatagramCarrier> datagrams_;

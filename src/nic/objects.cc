@@ -10,6 +10,7 @@
 #include "host/interfaces.h"
 #include "nic/engine.h"
 #include "nic/nic.h"
+#include "nic/sharing.h"
 
 namespace verbena::nic {
 namespace {
@@ -128,6 +129,7 @@ Result<Mr*, Error> reg_mr(Pd& pd, void* address, std::size_t length, std::uint64
   if (!key) return refuse(error_of(key.error()));
   mr->key = *key;
   pd.dependents.fetch_add(1);
+  pd.context->nic().sharing().add(*mr);
   return mr.release();
 }
 
@@ -142,18 +144,30 @@ Result<void, Error> rereg_mr(Mr& mr, const Rereg& change) {
   }
   if (change.pd) wanted.pd = change.pd;
   if (change.access) wanted.access = *change.access;
+  Sharing& sharing = context.nic().sharing();
+  sharing.hide(mr);
   auto key = context.nic().regions().change(mr.key, region_of(wanted));
-  if (!key) return refuse(error_of(key.error()));
+  sharing.settle(mr);
+  if (!key) {
+    sharing.add(mr);
+    return refuse(error_of(key.error()));
+  }
   wanted.key = *key;
   wanted.pd->dependents.fetch_add(1);
   mr.pd->dependents.fetch_sub(1);
   mr = wanted;
+  sharing.add(mr);
   return {};
 }
 
 Result<void, Error> dereg_mr(Mr* mr) {
   Context& context = *mr->pd->context;
-  if (context.is_usable()) context.nic().regions().remove(mr->key);
+  if (context.is_usable()) {
+    Sharing& sharing = context.nic().sharing();
+    sharing.hide(*mr);
+    context.nic().regions().remove(mr->key);
+    sharing.settle(*mr);
+  }
   mr->pd->dependents.fetch_sub(1);
   delete mr;
   return {};

@@ -74,12 +74,16 @@ Result<void, Error> modify_qp(Qp& qp, const qp::QpAttributes& attributes, std::u
   Context& context = *qp.pd().context;
   if (!context.is_usable()) return refuse(Error::kGone);
   bool look_for_peer = false;
+  PeerSection section;
   {
     const std::lock_guard guard(qp.pair.lock());
     const qp::QpState from = qp.pair.state();
+    section = qp.peer_section();
     if (!qp.pair.modify(attributes, mask)) return refuse(Error::kInvalid);
     look_for_peer = follow_move(qp, from);
+    qp.settle_grant();
   }
+  context.nic().sharing().wait_until_left(section);
   if (qp.is_connected()) {
     qp.engine().watch(qp);
   } else {
@@ -104,10 +108,13 @@ Result<void, Error> destroy_qp(Qp* qp) {
     delete qp;
     return {};
   }
+  PeerSection section;
   {
     const std::lock_guard guard(qp->pair.lock());
+    section = qp->peer_section();
     qp->end_connection();
   }
+  context.nic().sharing().wait_until_left(section);
   qp->engine().unwatch(*qp);
   // Nobody has it in hands after this.
   context.nic().queue_pairs().remove(qp->number());
@@ -132,12 +139,18 @@ namespace {
 Result<void, qp::PostError> post_locked(Qp& qp, std::span<const qp::SendRequest> requests,
                                         std::size_t& posted) {
   Result<void, qp::PostError> result;
+  std::size_t at_once = 0;
   for (const qp::SendRequest& request : requests) {
+    if (qp.write_at_once(request)) {
+      ++at_once;
+      ++posted;
+      continue;
+    }
     result = qp.pair.post_send(request);
     if (!result) break;
     ++posted;
   }
-  if (posted != 0) {
+  if (posted != at_once) {
     // The way of datagrams is looked up inside a reading section.
     std::optional<QpTable::Reading> reading;
     if (qp.pair.config().type == qp::QpType::kUd) {

@@ -83,8 +83,10 @@ class Responder {
   // Datagrams: whether the QKey fits (10.2.5). A wrong one is dropped in silence and counted.
   bool datagram_allowed(std::uint32_t qkey) const;
 
-  std::uint8_t rnr_timer() const;                        // the code to send with kNotReady
-  bool is_receiving() const;                             // in RTR, RTS, SQD, SQE
+  std::uint8_t rnr_timer() const;  // the code to send with kNotReady
+  bool is_receiving() const;       // in RTR, RTS, SQD, SQE
+  // In RTR the first message is an event; until then nothing may come in silence.
+  bool awaits_first_message() const { return in_rtr_ && !first_message_seen_; }
   Reason last_refusal() const { return last_refusal_; }  // why, in detail
   std::uint64_t wrong_qkeys() const { return wrong_qkeys_; }
 

@@ -289,6 +289,19 @@ void SendWindow::peer_lost(const Now&) {
   if (is_active()) fail_oldest(Status::kRetryExceeded, Reason::kPeerLost);
 }
 
+void SendWindow::done_at_once(std::uint64_t wr_id, queues::CompletionKind kind, bool is_signaled) {
+  config_.queue->post_done();
+  done_ = cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();
+  if (!is_signaled && !config_.signal_all) return;
+  Completion completion;
+  completion.wr_id = wr_id;
+  completion.kind = kind;
+  completion.qp = config_.qp;
+  if (config_.completions->push(completion, false)) return;
+  lost_ = true;
+  settle();
+}
+
 // -- completions --------------------------------------------------------------------------------
 
 void SendWindow::push(const Entry& entry, Status status, Reason reason) {

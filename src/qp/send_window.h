@@ -58,6 +58,12 @@ class SendWindow {
   explicit SendWindow(const Config& config);
 
   // -- for carriers
+  // Everything posted is done, and the next operation would be offered at once.
+  bool is_caught_up() const {
+    return mode_ == Mode::kRunning && done_ == config_.queue->posted() && !resume_at_;
+  }
+  // A work request that was executed as it was posted, while the window was caught up.
+  void done_at_once(std::uint64_t wr_id, queues::CompletionKind kind, bool is_signaled);
   // The next operation to send, or null: nothing posted, not in a state that sends, a fence, too
   // many READs outstanding, the window is full, or an RNR timer runs. The same one until issued().
   const Operation* next(const Now& now);

@@ -83,6 +83,11 @@ class SendQueue {
   // Posting: the stride to fill next, or null when full. `post` makes it visible.
   SendWqe* room();
   void post() { ++posted_; }
+  // A work request that is done as soon as it is posted, on an empty queue: it takes no place.
+  void post_done() {
+    ++posted_;
+    ++freed_;
+  }
 
   // Fetching by index: valid for freed() <= index < posted(). What it holds may be written by
   // others at any time: its counts are not to be trusted.

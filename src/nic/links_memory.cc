@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+// What links carry so that processes reach each other's memory: the published tables and the files
+// of adopted memory.
+#include <unistd.h>
+
+#include <utility>
+
+#include "nic/engine.h"
+#include "nic/links.h"
+#include "nic/nic.h"
+
+namespace verbena::nic {
+
+Link::Link(Links& links, memory::AccessSections& sections, std::unique_ptr<host::Peer> peer)
+    : links_(links),
+      id_(peer->id()),
+      peer_(std::move(peer)),
+      doorbell_(peer_->page()),
+      memory_(peer_->memory_readable() ? peer_->pid() : 0, *this, sections) {}
+
+Link::Link(Links& links, memory::AccessSections& sections, host::PeerId id,
+           host::ProcessPage& own_page)
+    : links_(links), id_(id), doorbell_(own_page), memory_(getpid(), *this, sections) {}
+
+// One at a time: who is not first asks again with its next operation.
+void Link::want_mapping(MemoryKey key) {
+  if (is_mapping_wanted_.exchange(true, std::memory_order_relaxed)) return;
+  if (!links_.map_soon(id_, key, is_mapping_wanted_)) {
+    is_mapping_wanted_.store(false, std::memory_order_relaxed);
+  }
+}
+
+bool Links::map_soon(host::PeerId peer, MemoryKey key, std::atomic<bool>& is_wanted) {
+  return control_->submit([this, peer, key, &is_wanted] {
+    const auto found = processes_.find(peer);
+    if (found == processes_.end()) return;  // with its link, perhaps
+    is_wanted.store(false, std::memory_order_relaxed);
+    found->second.link->memory().map_now(key, found->second.files);
+  });
+}
+
+std::vector<host::PeerId> Links::peers() const {
+  std::vector<host::PeerId> all;
+  for (const auto& [id, process] : processes_)
+    all.push_back(id);
+  return all;
+}
+
+void Links::pass_tables(host::PeerId to, const host::PrivateFd& tables) {
+  const auto found = processes_.find(to);
+  if (found == processes_.end()) return;
+  send(found->second, {.kind = MessageKind::kTables, .conduit_id = 0}, &tables);
+}
+
+void Links::pass_file(host::PeerId to, local::FileId id, const host::PrivateFd& file) {
+  const auto found = processes_.find(to);
+  if (found == processes_.end()) return;
+  send(found->second, {.kind = MessageKind::kFile, .conduit_id = id.value}, &file);
+}
+
+void Links::take_tables(Process& from, const host::PrivateFd& attachment) {
+  auto memory = host::SharedMemory::adopt_read_only(attachment, local::kPublishedSize);
+  if (memory) from.link->memory().take_tables(std::move(*memory));
+}
+
+void Links::take_file(Process& from, const Message& passed, host::PrivateFd attachment) {
+  from.files.take(local::FileId{static_cast<std::uint32_t>(passed.conduit_id)},
+                  std::move(attachment));
+  from.link->memory().forget_failures();
+}
+
+}  // namespace verbena::nic

@@ -1,0 +1,28 @@
+// SPDX-License-Identifier: MIT
+#include "nic/policy.h"
+
+#include <cstdlib>
+#include <string_view>
+
+#include "base/log.h"
+
+namespace verbena::nic {
+namespace {
+
+// True when the variable has the first value, false for the second and where it is not set.
+bool is_first(const char* variable, std::string_view first, std::string_view second) {
+  const char* const value = secure_getenv(variable);
+  if (!value || !*value || value == second) return false;
+  if (value == first) return true;
+  LOG_ERROR("%s=%s: not known; there are %s and %s", variable, value, first.data(), second.data());
+  return false;
+}
+
+}  // namespace
+
+Policy Policy::from_environment() {
+  return {.direct = !is_first("VERBENA_PATH", "ring", "auto"),
+          .adopts = !is_first("VERBENA_ADOPT", "never", "auto")};
+}
+
+}  // namespace verbena::nic

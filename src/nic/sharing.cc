@@ -1,0 +1,344 @@
+// SPDX-License-Identifier: MIT
+#include "nic/sharing.h"
+
+#include <fcntl.h>
+#include <pthread.h>
+#include <sched.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <cstdio>
+#include <mutex>
+#include <string_view>
+#include <utility>
+
+#include "base/fence.h"
+#include "base/log.h"
+#include "host/raw_calls.h"
+#include "memory/fault_guard.h"
+#include "nic/engine.h"
+#include "nic/nic.h"
+#include "nic/nic_qp.h"
+
+namespace verbena::nic {
+namespace {
+
+// A running peer leaves its section within microseconds.
+constexpr Duration kPatience = Duration::milliseconds(10);
+// One that runs, and was about to make a system call, has made it by then.
+constexpr Duration kPatienceWithCalls = Duration::seconds(1);
+// The control thread, the NIC thread and whoever waits for the registration.
+constexpr std::uint32_t kQuietThreads = 3;
+
+constexpr std::uint32_t kPeersWrite = memory::kRemoteWrite | memory::kRemoteAtomic;
+
+// Whether none of its threads runs: a stopped process makes no call. Where we cannot see, it runs.
+bool is_stopped(pid_t process) {
+  std::array<char, 64> path;
+  std::snprintf(path.data(), path.size(), "/proc/%d/stat", static_cast<int>(process));
+  const int file =
+      static_cast<int>(syscall(SYS_openat, AT_FDCWD, path.data(), O_RDONLY | O_CLOEXEC));
+  if (file < 0) return false;
+  std::array<char, 256> text;
+  const ssize_t size = host::raw::read(file, text.data(), text.size());
+  host::raw::close(file);
+  const std::string_view line(text.data(), size > 0 ? static_cast<std::size_t>(size) : 0);
+  const std::size_t name_end = line.rfind(')');
+  if (name_end == line.npos || name_end + 2 >= line.size()) return false;
+  const char state = line[name_end + 2];
+  return state == 'T' || state == 't' || state == 'Z' || state == 'X';
+}
+
+class SignalsBlocked {
+ public:
+  SignalsBlocked() {
+    const sigset_t all = memory::signals_but_faults();
+    pthread_sigmask(SIG_SETMASK, &all, &before_);
+  }
+  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &before_, nullptr); }
+  SignalsBlocked(const SignalsBlocked&) = delete;
+  SignalsBlocked& operator=(const SignalsBlocked&) = delete;
+
+ private:
+  sigset_t before_;
+};
+
+}  // namespace
+
+Sharing::Sharing(Nic& nic) : nic_(nic), policy_(Policy::from_environment()) {}
+Sharing::~Sharing() = default;
+
+// -- the control thread ---------------------------------------------------------------------------
+
+void Sharing::start(host::Control& control, Links& links) {
+  control_ = &control;
+  links_ = &links;
+  if (!policy_.direct) return;
+  auto made = control.make_memory(local::kPublishedSize, host::Backing::kWhenTouched,
+                                  host::Writers::kMaker);
+  if (!made) {
+    LOG_INFO("nothing is published to peers: %s", host::to_string(made.error()));
+    return;
+  }
+  tables_ = std::move(made->fd);
+  if (policy_.adopts) {
+    adoption_ = std::make_unique<memory::Adoption>(
+        memory::AdoptionOptions{.events = this, .quiet_threads = kQuietThreads});
+  }
+  const std::lock_guard guard(lock_);
+  published_ = local::Published(std::move(made->memory), control.first_slot());
+  is_started_ = true;
+  // These were registered without us: too late to adopt them.
+  for (auto& [key, record] : records_)
+    show(key, record);
+}
+
+void Sharing::introduce(host::PeerId peer) {
+  if (!tables_) return;
+  links_->pass_tables(peer, tables_);
+  if (announced_ == 0) return;
+  pass(peer, memory::ArenaKind::kPeersWrite);
+  pass(peer, memory::ArenaKind::kPeersRead);
+}
+
+void Sharing::pass(host::PeerId peer, memory::ArenaKind kind) {
+  const int file = adoption_->descriptor(kind);
+  if (file < 0) return;
+  const host::PrivateFd copy(host::raw::duplicate(file, 0));
+  const auto id =
+      local::FileId::of(adoption_->generation(), kind == memory::ArenaKind::kPeersWrite);
+  if (copy) links_->pass_file(peer, id, copy);
+}
+
+void Sharing::announce() {
+  if (adoption_->generation() == announced_) return;
+  announced_ = adoption_->generation();
+  for (const host::PeerId peer : links_->peers()) {
+    pass(peer, memory::ArenaKind::kPeersWrite);
+    pass(peer, memory::ArenaKind::kPeersRead);
+  }
+}
+
+void Sharing::show(MemoryKey key, Record& record) {
+  if (!published_ || record.is_shown) return;
+  record.region.mapped = {};
+  if (const auto& adopted = record.adopted) {
+    const auto begin = static_cast<std::uint64_t>(adopted->begin - record.address);
+    record.region.mapped = {
+        .begin = begin,
+        .end = begin + adopted->length,
+        .offset = adopted->offset,
+        .file =
+            local::FileId::of(adopted->generation, adopted->kind == memory::ArenaKind::kPeersWrite)
+                .value};
+  }
+  published_.show(key, record.region);
+  record.is_shown = true;
+}
+
+// Adopts what may be adopted of a new region, and shows it.
+void Sharing::place(MemoryKey key, const void* stack) {
+  std::byte* address = nullptr;
+  std::size_t length = 0;
+  bool peers_write = false;
+  {
+    const std::lock_guard guard(lock_);
+    const auto found = records_.find(key);
+    if (found == records_.end() || found->second.is_shown) return;
+    address = found->second.address;
+    length = found->second.length;
+    peers_write = (found->second.region.access & kPeersWrite) != 0;
+  }
+  std::optional<memory::Adopted> adopted;
+  if (adoption_) {
+    auto moved = adoption_->adopt(address, length, peers_write, stack);
+    if (moved) {
+      adopted = *moved;
+      LOG_DEBUG("region of %zu bytes: %zu shared", length, moved->length);
+      announce();
+    } else {
+      LOG_DEBUG("region of %zu bytes: not shared: %s", length, memory::to_string(moved.error()));
+    }
+  }
+  const std::lock_guard guard(lock_);
+  const auto found = records_.find(key);
+  if (found == records_.end()) {
+    // Removed meanwhile by whoever did not wait.
+    if (adopted) adoption_->release(adopted->id);
+    return;
+  }
+  found->second.adopted = adopted;
+  show(key, found->second);
+}
+
+void Sharing::release(std::optional<memory::Adopted> adopted, bool is_stuck) {
+  if (!adopted || !adoption_) return;
+  if (is_stuck) adoption_->undo_range(adopted->begin, adopted->length);
+  adoption_->release(adopted->id);
+}
+
+// Its registrations go on as private memory.
+void Sharing::leaving(memory::AdoptedId id) {
+  std::vector<MemoryKey> all;
+  {
+    const std::lock_guard guard(lock_);
+    for (auto& [key, record] : records_) {
+      if (!record.adopted || record.adopted->id != id || !record.is_shown) continue;
+      published_.hide(key);
+      record.is_shown = false;
+      all.push_back(key);
+    }
+  }
+  std::vector<Waited> sections;
+  for (PeerSection& section : open_sections()) {
+    const SectionLock::Watch watch(*section.lock);
+    sections.push_back({std::move(section), watch});
+  }
+  static_cast<void>(wait(std::move(sections)));
+  const std::lock_guard guard(lock_);
+  for (const MemoryKey key : all) {
+    const auto found = records_.find(key);
+    if (found == records_.end()) continue;
+    const std::optional<memory::Adopted> kept = std::exchange(found->second.adopted, std::nullopt);
+    show(key, found->second);
+    found->second.adopted = kept;
+  }
+}
+
+// -- regions --------------------------------------------------------------------------------------
+
+void Sharing::add(const Mr& mr) {
+  if (!policy_.direct) return;
+  // Only here may memory be adopted, so the control thread is needed now.
+  if (policy_.adopts) static_cast<void>(nic_.start_engine());
+  {
+    const std::lock_guard guard(lock_);
+    Record& record = records_[mr.key];
+    record = {};
+    record.region = {.pd = mr.pd->id,
+                     .access = mr.access,
+                     .iova = mr.iova,
+                     .length = mr.length,
+                     .address = mr.address,
+                     .mapped = {}};
+    record.address = mr.address;
+    record.length = mr.length;
+    if (!is_started_) return;
+    if (!policy_.adopts) return show(mr.key, record);
+  }
+  const SignalsBlocked blocked;
+  static_cast<void>(control_->call([this, key = mr.key, &blocked] { place(key, &blocked); }));
+}
+
+void Sharing::hide(const Mr& mr) {
+  if (!policy_.direct) return;
+  const std::lock_guard guard(lock_);
+  const auto found = records_.find(mr.key);
+  if (found == records_.end()) return;
+  if (found->second.is_shown) published_.hide(mr.key);
+  found->second.is_shown = false;
+}
+
+void Sharing::settle(const Mr& mr) {
+  if (!policy_.direct) return;
+  std::optional<memory::Adopted> adopted;
+  {
+    const std::lock_guard guard(lock_);
+    const auto found = records_.find(mr.key);
+    if (found == records_.end()) return;
+    adopted = found->second.adopted;
+    records_.erase(found);
+    if (!published_) return;
+  }
+  std::vector<Waited> sections;
+  for (PeerSection& section : open_sections()) {
+    const SectionLock::Watch watch(*section.lock);
+    sections.push_back({std::move(section), watch});
+  }
+  const bool is_stuck = !wait(std::move(sections));
+  if (!adopted) return;
+  const SignalsBlocked blocked;
+  static_cast<void>(control_->call([this, adopted, is_stuck] { release(adopted, is_stuck); }));
+}
+
+std::optional<local::MappedPart> Sharing::mapped_part(MemoryKey key) {
+  const std::lock_guard guard(lock_);
+  const auto found = records_.find(key);
+  if (found == records_.end() || !found->second.is_shown || !found->second.adopted) {
+    return std::nullopt;
+  }
+  return found->second.region.mapped;
+}
+
+// -- waiting --------------------------------------------------------------------------------------
+
+std::vector<PeerSection> Sharing::open_sections() {
+  full_fence();
+  std::vector<PeerSection> open;
+  const QpTable::Reading reading(nic_.queue_pairs());
+  nic_.queue_pairs().each([&](Qp& qp) {
+    if (!qp.has_granted.load(std::memory_order_relaxed)) return;
+    const std::lock_guard guard(qp.pair.lock());
+    PeerSection section = qp.peer_section();
+    if (section.lock && !SectionLock::Watch(*section.lock).is_over()) {
+      open.push_back(std::move(section));
+    }
+  });
+  return open;
+}
+
+void Sharing::wait_until_left(const PeerSection& section) {
+  if (!section.lock) return;
+  full_fence();
+  const SectionLock::Watch watch(*section.lock);
+  if (watch.is_over()) return;
+  std::vector<Waited> one;
+  one.push_back({section, watch});
+  if (wait(std::move(one)) || !policy_.adopts) return;
+  static_cast<void>(control_->call([this] {
+    if (adoption_) adoption_->expel();
+  }));
+}
+
+// False: some did not leave.
+bool Sharing::wait(std::vector<Waited> sections) {
+  const auto drop_left = [&] {
+    std::erase_if(sections, [](const Waited& waited) { return waited.watch.is_over(); });
+    return sections.empty();
+  };
+  constexpr int kSpins = 1000;
+  for (int i = 0; i < kSpins; ++i) {
+    if (drop_left()) return true;
+    spin_pause();
+  }
+  const Instant begin = clock_now();
+  while (clock_now() - begin < kPatience) {
+    sched_yield();
+    if (drop_left()) return true;
+  }
+  stop_reaching(sections);
+  const auto may_call = [](const Waited& waited) {
+    const pid_t process = waited.section.link->memory().process();
+    return process != 0 && !is_stopped(process);
+  };
+  while (clock_now() - begin < kPatienceWithCalls &&
+         std::any_of(sections.begin(), sections.end(), may_call)) {
+    sched_yield();
+    if (drop_left()) return true;
+  }
+  LOG_WARN("a peer does not leave our memory: stopped, or hostile");
+  return false;
+}
+
+void Sharing::stop_reaching(const std::vector<Waited>& sections) {
+  const QpTable::Reading reading(nic_.queue_pairs());
+  for (const Waited& waited : sections) {
+    Qp* qp = nic_.queue_pairs().find(waited.section.ours);
+    if (!qp) continue;
+    const std::lock_guard guard(qp->pair.lock());
+    if (qp->ring()) qp->ring()->stop_reaching();
+  }
+}
+
+}  // namespace verbena::nic

@@ -1,0 +1,115 @@
+// SPDX-License-Identifier: MIT
+// What this process shares with its peers on this host so that they can execute one-sided
+// operations by themselves: its published tables (local/published.h), its regions in them, adopted
+// memory (memory/adoption.h); and taking all that back.
+//
+// Taking back is one protocol for regions and queue pairs: clear what is published, fence, wait
+// until each peer that was in an access section has left it. A peer that does not leave for 10 ms
+// is stopped, or hostile: then its iovecs are emptied, so that a call it was about to make moves
+// nothing, and the pages it may have mapped become private memory elsewhere.
+#pragma once
+
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/section_lock.h"
+#include "base/types.h"
+#include "host/control.h"
+#include "local/published.h"
+#include "memory/adoption.h"
+#include "nic/links.h"
+#include "nic/policy.h"
+
+namespace verbena::nic {
+
+class Nic;
+class Qp;
+struct Mr;
+
+// The lock under which the peer of one of our queue pairs may be touching our memory.
+struct PeerSection {
+  LinkRef link;  // keeps the lock mapped
+  const SectionLock* lock = nullptr;
+  QpNum ours;
+};
+
+class Sharing final : memory::AdoptionEvents {
+ public:
+  explicit Sharing(Nic& nic);
+  ~Sharing();
+  Sharing(const Sharing&) = delete;
+  Sharing& operator=(const Sharing&) = delete;
+
+  const Policy& policy() const { return policy_; }
+
+  // -- the control thread ----------------------------------------------------------------------
+  void start(host::Control& control, Links& links);
+  // Passes to a new peer what it needs.
+  void introduce(host::PeerId peer);
+
+  // -- any thread, without a queue pair's lock -------------------------------------------------
+  // A region was entered into the table of regions under its key, and may be used as soon as this
+  // returns.
+  void add(const Mr& mr);
+  // Nobody finds it any more. Then the table of regions removes it, then settle() follows.
+  void hide(const Mr& mr);
+  // After the return no peer touches its memory any more, and it is the program's own again.
+  void settle(const Mr& mr);
+  // How peers reach a region: the part of it that they map, or none.
+  std::optional<local::MappedPart> mapped_part(MemoryKey key);
+  // After the return nobody touches memory by a grant that was revoked before.
+  void wait_until_left(const PeerSection& section);
+
+  // -- with the queue pair's lock --------------------------------------------------------------
+  // Null: it takes its own.
+  SectionLock* lock_of(QpNum number) const { return published_.lock_of(number); }
+  const local::Published& published() const { return published_; }
+
+ private:
+  struct Record {
+    local::Published::Region region;
+    std::byte* address = nullptr;
+    std::size_t length = 0;
+    bool is_shown = false;
+    std::optional<memory::Adopted> adopted;
+  };
+
+  // -- the control thread
+  void leaving(memory::AdoptedId id) override;
+  // `stack`: an address on the stack of the thread that asks.
+  void place(MemoryKey key, const void* stack);
+  void release(std::optional<memory::Adopted> adopted, bool is_stuck);
+  void announce();
+  void pass(host::PeerId peer, memory::ArenaKind kind);
+
+  // -- with the lock
+  void show(MemoryKey key, Record& record);
+
+  std::vector<PeerSection> open_sections();
+  // Those that are still not over, with their sections' beginnings.
+  struct Waited {
+    PeerSection section;
+    SectionLock::Watch watch;
+  };
+  bool wait(std::vector<Waited> sections);
+  void stop_reaching(const std::vector<Waited>& sections);
+
+  Nic& nic_;
+  const Policy policy_;
+  host::Control* control_ = nullptr;
+  Links* links_ = nullptr;
+  host::PrivateFd tables_;                      // the control thread's
+  std::unique_ptr<memory::Adoption> adoption_;  // the control thread's
+  std::uint32_t announced_ = 0;                 // the control thread's: a generation
+
+  Mutex lock_;  // never with a queue pair's
+  local::Published published_;
+  bool is_started_ = false;
+  std::map<MemoryKey, Record> records_;
+};
+
+}  // namespace verbena::nic
