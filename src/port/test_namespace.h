@@ -10,6 +10,7 @@
 #include <net/if.h>
 #include <sched.h>
 #include <sys/ioctl.h>
+#include <sys/mount.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -59,6 +60,17 @@ class TwoHosts {
     run("ip link set lo up");
     set_up("vb", "2", mtu);
     enter(0);
+  }
+
+  // A setting of an interface in sysfs, which shows the network that it was mounted in.
+  static bool write_setting(const std::string& interface, const std::string& name,
+                            const std::string& value) {
+    if (unshare(CLONE_NEWNS) != 0 ||
+        mount("none", "/", nullptr, MS_REC | MS_PRIVATE, nullptr) != 0 ||
+        mount("sysfs", "/sys", "sysfs", 0, nullptr) != 0) {
+      return false;
+    }
+    return write_file(("/sys/class/net/" + interface + "/" + name).c_str(), value);
   }
 
   // Sockets are made where the calling thread is.
