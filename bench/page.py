@@ -12,7 +12,8 @@ Unmodified programs are measured: Debian's perftest over Verbena and Debian's UC
 processes of one machine, each on a core of its own, and as the limit what the machine itself does
 (`bench/limits`). **Ratios count, absolute times do not**: they are another processor's tomorrow.
 The two sides of a comparison are measured in turn, round by round, and nothing is judged while the
-machine is busy with something else.
+machine is busy with something else. A round during which the host of a virtual machine moved its
+cores, seen by what a cache line takes from one to the other, does not count either.
 
 Latencies are medians, one way for all but READ. The write latency is compared with the cache line
 by the mean of the middle half of all samples on both sides, because the counter of some processors

@@ -19,6 +19,7 @@ def step_json(step, result):
     return {
         "title": step.title,
         "only_drawn": step.only_drawn,
+        "line_ns": result.line_ns,
         "measurements": {
             m.name: {
                 "title": m.title,
@@ -158,6 +159,9 @@ def step_text(name, step):
     for title, middle, between, command in rows:
         yield f"  {title:<{width}}  {middle:>12}  {between}"
         yield f"      {command}"
+    if step.get("line_ns"):
+        middle, between = spread(step["line_ns"], "ns")
+        yield f"  meanwhile a cache line from core to core took {middle}, {between}"
 
 
 def machine_text(results):

@@ -1,16 +1,23 @@
 # SPDX-License-Identifier: MIT
 """Carries out a step: a first run of each measurement, which does not count and tells how often it
 has to be done, then rounds of all of them in turn. A round during which the machine was busy with
-something else is thrown away, whatever it measured, and taken again, a few times."""
+something else, or changed, is thrown away, whatever it measured, and taken again, a few times."""
 
+import statistics
 import time
 from typing import NamedTuple
 
 from . import process, quiet
-from .measurements import LIMITS, PORT, TIMES, VERBENA
+from .measurements import LIMITS, LINE, PORT, TIMES, VERBENA
 from .parsers import Misread
 
 TIMEOUT = 60  # seconds for one run
+
+# The host of a virtual machine moves its cores: a cache line from one to the other has been seen to
+# take 55 ns, 240 a moment later, and 55 again, and everything takes its time by that. Both sides of
+# a comparison have to find the same.
+PROBE_TIMES = 30_000
+MOVED = 1.5
 
 
 class Settings(NamedTuple):
@@ -30,6 +37,7 @@ class Busy(Exception):
 class StepResult(NamedTuple):
     figures: dict  # name of the measurement to its figures, one a round
     commands: dict  # to the client's command
+    line_ns: list  # what a cache line took during each round
     disturbed: tuple  # why rounds were thrown away, or with force were not
 
 
@@ -77,24 +85,38 @@ def commands(step, times, settings):
     }
 
 
+def probe(settings):
+    """How far the two cores are from each other at this moment, in nanoseconds."""
+    return measure(LINE, PROBE_TIMES, settings)
+
+
+def moved(probes):
+    if max(probes) <= MOVED * min(probes):
+        return []
+    return [f"the cores moved: a cache line took from {min(probes):.0f} to {max(probes):.0f} ns"]
+
+
 def one_round(step, times, settings):
-    """The figures of a round, and the reasons why they are worth nothing."""
+    """The figures of a round, the probes between them, and why they are worth nothing."""
     reasons = quiet.look(settings.cores)
     if reasons and not settings.force:
-        return None, reasons
+        return None, None, reasons
     before = quiet.times(settings.cores)
-    figures = {m.name: measure(m, times[m.name], settings) for m in step.measurements}
-    return figures, reasons + quiet.disturbances(
-        before, quiet.times(settings.cores), settings.cores
-    )
+    figures, probes = {}, [probe(settings)]
+    for m in step.measurements:
+        figures[m.name] = measure(m, times[m.name], settings)
+        probes.append(probe(settings))
+    after = quiet.times(settings.cores)
+    reasons += quiet.disturbances(before, after, settings.cores) + moved(probes)
+    return figures, probes, reasons
 
 
 def run(step, settings):
     times = {m.name: calibrate(m, settings) for m in step.measurements}
-    kept, disturbed = [], []
+    kept, line_ns, disturbed = [], [], []
     until = time.monotonic() + settings.patience
     while len(kept) < settings.rounds:
-        figures, reasons = one_round(step, times, settings)
+        figures, probes, reasons = one_round(step, times, settings)
         if reasons:
             disturbed.append(f"{step.name}: " + "; ".join(reasons))
             if not settings.force:
@@ -104,5 +126,6 @@ def run(step, settings):
                 quiet.await_quiet(settings.cores, 2)
                 continue
         kept.append(figures)
+        line_ns.append(statistics.median(probes))
     by_name = {m.name: [figures[m.name] for figures in kept] for m in step.measurements}
-    return StepResult(by_name, commands(step, times, settings), tuple(disturbed))
+    return StepResult(by_name, commands(step, times, settings), line_ns, tuple(disturbed))
