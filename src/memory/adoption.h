@@ -14,6 +14,10 @@
 // flags, so that the way back ends in the very mapping that there was, which merges with its
 // neighbours. It also takes the copy that a forked child gets.
 //
+// What it cannot see: a pin of a few microseconds on the way back (direct I/O of another thread, or
+// process_vm_writev, into memory whose last registration is just ending), and a child made by a
+// bare clone(2), which shares the memory with its parent. Pins of io_uring are seen (open_files.h).
+//
 // One object a process. All calls but `overlaps` come from one thread, whose descriptor table holds
 // the descriptors: the control thread. Nothing is allocated on the heap while memory is on the
 // move, and no lock of others is taken: a thread that holds the heap's lock may be waiting for us.
@@ -76,9 +80,11 @@ struct AdoptionLimits {
   std::size_t region_bytes_max = std::size_t{32} << 20;  // larger transfers do well without
   std::size_t total_bytes_max = std::size_t{256} << 20;  // a fork copies as much
   std::uint32_t ranges_max = 4096;  // each costs up to four of the process's 65530 mappings
-  // Ranges up to here are populated at once, as pinning would; of larger ones the pages that the
-  // program has touched, and a peer's first touch of another page is charged to the peer.
-  std::size_t populate_bytes_max = std::size_t{1} << 20;
+  // Ranges up to here get all their pages at once, as pinning would do. Of larger ones the pages
+  // that the program has touched are there; the others stay what they are, nothing, and are charged
+  // to who touches them first, be it a peer. (Populating them could exceed a memory limit that the
+  // program keeps.)
+  std::size_t populate_bytes_max = std::size_t{64} << 10;
 };
 
 // What the owner of the regions is told, on the thread of the calls, with no lock held.

@@ -77,6 +77,35 @@ TEST_P(AdoptionLife, UnmappedAltogether) {
   EXPECT_EQ(adoption_.counters().kept, 0u);
 }
 
+// The old registration is forgotten, or ends late, as pinned pages would let it.
+TEST_P(AdoptionLife, OtherMemoryInTheSamePlaceIsAdoptedForItself) {
+  const TestPages pages(16);
+  pages.fill(1);
+  const auto old = adoption_.adopt(pages.begin(), pages.size(), true);
+  ASSERT_TRUE(old);
+  ASSERT_EQ(mmap(pages.begin() + 4 * kPage, 8 * kPage, PROT_READ | PROT_WRITE,
+                 MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
+            pages.begin() + 4 * kPage);
+  std::memset(pages.begin() + 4 * kPage, 2, 8 * kPage);
+  const auto outside = adoption_.adopt(pages.begin() + kPage, 2 * kPage, true);
+  ASSERT_TRUE(outside);
+  EXPECT_EQ(outside->id, old->id);
+  EXPECT_TRUE(heard_.ids.empty());
+  const auto anew = adoption_.adopt(pages.begin() + 5 * kPage, 2 * kPage, true);
+  ASSERT_TRUE(anew);
+  EXPECT_NE(anew->id, old->id);
+  EXPECT_EQ(heard_.ids, std::vector{old->id});
+  const PeerView peer(adoption_, *anew);
+  EXPECT_TRUE(is_all(peer.bytes(), 2 * kPage, 2));
+  adoption_.release(old->id);
+  adoption_.release(outside->id);
+  EXPECT_TRUE(is_all(pages.begin(), 4 * kPage, 1));
+  EXPECT_TRUE(is_all(pages.begin() + 4 * kPage, 8 * kPage, 2));
+  EXPECT_TRUE(is_all(pages.begin() + 12 * kPage, 4 * kPage, 1));
+  EXPECT_TRUE(is_shared(pages.begin() + 5 * kPage));
+  EXPECT_FALSE(is_shared(pages.begin() + kPage));
+}
+
 TEST_P(AdoptionLife, GrownReadsZeroAndNeverItsNeighbour) {
   const TestPages one(4);
   const TestPages other(4);

@@ -114,9 +114,11 @@ TEST_P(AdoptionRefuses, LockedMemory) {
   locked.fill(1);
   const TestPages pages(4);
   pages.fill(1);
-  if (mlock(locked.begin(), kPage) != 0) GTEST_SKIP() << "SKIP locked memory: not allowed here";
+  // The sanitizers' mlock does nothing.
+  if (syscall(SYS_mlock, locked.begin(), kPage) != 0)
+    GTEST_SKIP() << "SKIP locked memory: not allowed here";
   expect(AdoptRefusal::kLocked, pages.begin(), pages.size());
-  munlock(locked.begin(), kPage);
+  syscall(SYS_munlock, locked.begin(), kPage);
   EXPECT_TRUE(adoption_.adopt(pages.begin(), pages.size(), true));
 }
 
@@ -167,6 +169,7 @@ TEST_P(AdoptionRefuses, MemoryThatTheProgramTracksItself) {
 
 TEST(AdoptionWithoutMove, RefusesWhereOtherThreadsRun) {
   AdoptionOptions options = with(Means::kNoMove);
+  std::thread([] {}).join();  // with the first one a sanitizer starts its own
   const auto figures = ProcessStatus().read();
   ASSERT_TRUE(figures);
   options.quiet_threads = static_cast<std::uint32_t>(figures->threads);
@@ -233,7 +236,6 @@ class AdoptionAndRings : public testing::Test {
 TEST_F(AdoptionAndRings, PinnedPagesStayWhereTheyAre) {
   const TestPages pages(1000);
   fill_pattern(pages.begin(), pages.size());
-  const std::uint32_t mappings = mappings_of_process();
   // The pin is met after several pieces have gone to the file, and in the middle of one.
   for (const std::size_t page : {0, 130, 899}) {
     std::byte* const pinned = pages.begin() + page * kPage;
@@ -241,8 +243,10 @@ TEST_F(AdoptionAndRings, PinnedPagesStayWhereTheyAre) {
     const auto refused = adoption_.adopt(pages.begin(), pages.size(), true);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error(), AdoptRefusal::kPinned);
-    EXPECT_EQ(mappings_of_process(), mappings);
-    EXPECT_FALSE(is_shared(pages.begin()));
+    const auto mapping = mapping_at(pages.begin());
+    ASSERT_TRUE(mapping);
+    EXPECT_GE(mapping->end, pages.address() + pages.size()) << "it is in pieces";
+    EXPECT_FALSE(mapping->is_shared);
     ASSERT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
     ASSERT_TRUE(ring_.read_zeroes(pinned + 100, 300));
     for (std::size_t i = 100; i < 400; ++i) {

@@ -86,23 +86,40 @@ bool AdoptionTable::is_current(const AdoptedRange& range) const {
   return std::ranges::find(current_, range.arena) != current_.end();
 }
 
-Result<AdoptedRange*, AdoptRefusal> AdoptionTable::find_shared(const PageRun& body,
-                                                               ArenaKind kind) {
+AdoptedRange* AdoptionTable::find_overlapping(const PageRun& body) const {
   const std::uintptr_t begin = number(body.begin);
   const std::uintptr_t end = begin + body.length;
   const std::uint32_t used = places_used_.load(std::memory_order_relaxed);
   for (std::uint32_t i = 0; i < used; ++i) {
-    AdoptedRange& range = ranges_[i];
-    const std::uintptr_t its_begin = range.shared_begin.load(std::memory_order_relaxed);
-    const std::uintptr_t its_end = range.shared_end.load(std::memory_order_relaxed);
-    if (end <= its_begin || begin >= its_end) continue;
-    if (begin < its_begin || end > its_end || !is_current(range)) {
-      return refuse(AdoptRefusal::kOverlap);
-    }
-    if (arenas_[range.arena]->kind() != kind) return refuse(AdoptRefusal::kOtherRights);
-    return &range;
+    const std::uintptr_t its_begin = ranges_[i].shared_begin.load(std::memory_order_relaxed);
+    const std::uintptr_t its_end = ranges_[i].shared_end.load(std::memory_order_relaxed);
+    if (begin < its_end && its_begin < end) return &ranges_[i];
   }
   return nullptr;
+}
+
+// False: the program has unmapped that part, or something of it, without telling us.
+bool AdoptionTable::is_in_place(const AdoptedRange& range, const PageRun& body) const {
+  const FilePlace place = pages_of(range).place;
+  std::uintptr_t at = std::max(number(body.begin), number(range.begin));
+  const std::uintptr_t end =
+      std::min(number(body.begin) + body.length, number(range.begin) + range.length);
+  Mapping mapping;
+  for (; at < end; at = mapping.end) {
+    if (license_.map().find(at, mapping) != MapAnswer::kFound || mapping.begin > at) return false;
+    const std::uint64_t offset = mapping.offset + (at - mapping.begin);
+    if (!shows(mapping, place) || offset != place.offset + (at - number(range.begin))) return false;
+  }
+  return true;
+}
+
+Result<void, AdoptRefusal> AdoptionTable::check_share(const AdoptedRange& range,
+                                                      const PageRun& body, ArenaKind kind) const {
+  const bool is_inside =
+      body.begin >= range.begin && body.begin + body.length <= range.begin + range.length;
+  if (!is_inside || !is_current(range)) return refuse(AdoptRefusal::kOverlap);
+  if (arenas_[range.arena]->kind() != kind) return refuse(AdoptRefusal::kOtherRights);
+  return {};
 }
 
 bool AdoptionTable::overlaps(const std::byte* address, std::size_t length) const {
@@ -175,9 +192,15 @@ Result<Adopted, AdoptRefusal> AdoptionTable::adopt(const PageRun& body, ArenaKin
                                                    const std::byte* stack) {
   if (is_closed_ || !is_ours()) return refuse(AdoptRefusal::kShutDown);
   retry_kept();
-  const auto shared = find_shared(body, kind);
-  if (!shared) return refuse(shared.error());
-  if (AdoptedRange* const range = *shared) {
+  while (AdoptedRange* const range = find_overlapping(body)) {
+    if (!is_in_place(*range, body)) {
+      // Other memory by now, with the old registration still there.
+      if (!take_back_early(*range)) return refuse(AdoptRefusal::kOverlap);
+      continue;
+    }
+    if (const auto checked = check_share(*range, body, kind); !checked) {
+      return refuse(checked.error());
+    }
     ++range->holders;
     if (range->state == RangeState::kKept) {
       range->state = RangeState::kShared;
@@ -300,6 +323,12 @@ bool AdoptionTable::take_back(AdoptedRange& range) {
   return true;
 }
 
+// While registrations may hold it.
+bool AdoptionTable::take_back_early(AdoptedRange& range) {
+  if (events_ && range.holders > 0) events_->leaving(id_of(range));
+  return take_back(range);
+}
+
 // With the lock held, when no mapping of the program shows the place any more.
 void AdoptionTable::forget_shared(AdoptedRange& range) {
   if (range.state == RangeState::kKept) --counters_.kept;
@@ -339,8 +368,7 @@ std::size_t AdoptionTable::expel() {
   for (std::uint32_t i = 0; i < places_used_.load(std::memory_order_relaxed); ++i) {
     AdoptedRange& range = ranges_[i];
     if (range.state != RangeState::kShared && range.state != RangeState::kKept) continue;
-    if (events_ && range.holders > 0) events_->leaving(id_of(range));
-    if (!take_back(range)) left += range.length;
+    if (!take_back_early(range)) left += range.length;
   }
   const auto before = std::exchange(current_, {kNoArena, kNoArena});
   for (const std::uint32_t arena : before) {
@@ -360,8 +388,7 @@ bool AdoptionTable::undo_range(const std::byte* address, std::size_t length) {
     const std::uintptr_t its_begin = range.shared_begin.load(std::memory_order_relaxed);
     const std::uintptr_t its_end = range.shared_end.load(std::memory_order_relaxed);
     if (its_end <= begin || its_begin >= end) continue;
-    if (events_ && range.holders > 0) events_->leaving(id_of(range));
-    take_back(range);
+    take_back_early(range);
   }
   return !overlaps(address, length);
 }

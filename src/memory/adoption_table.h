@@ -90,14 +90,18 @@ class AdoptionTable final : private ForkParticipant {
   AdoptedRange* free_place();
   AdoptedRange* find(AdoptedId id);
   void enter(AdoptedRange& range, const PageRun& pages, std::byte* park);
-  // Empty: no adopted range has a part of it.
-  Result<AdoptedRange*, AdoptRefusal> find_shared(const PageRun& body, ArenaKind kind);
+  // Null: no adopted range has a part of it.
+  AdoptedRange* find_overlapping(const PageRun& body) const;
+  Result<void, AdoptRefusal> check_share(const AdoptedRange& range, const PageRun& body,
+                                         ArenaKind kind) const;
+  bool is_in_place(const AdoptedRange& range, const PageRun& body) const;
   Adopted tell(const AdoptedRange& range, const PageRun& body) const;
   AdoptedId id_of(const AdoptedRange& range) const;
   bool is_current(const AdoptedRange& range) const;
   MovedPages pages_of(const AdoptedRange& range) const;
 
   bool take_back(AdoptedRange& range);
+  bool take_back_early(AdoptedRange& range);
   void drop(AdoptedRange& range);
   void settle(AdoptedRange& range);
   void retry_kept();
