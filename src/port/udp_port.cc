@@ -21,7 +21,6 @@ namespace raw = host::raw;
 
 constexpr std::uint32_t kSegmentsMax = 64;  // UDP_MAX_SEGMENTS
 constexpr std::uint32_t kTrainBytesMax = 65535 - wire::kIpv4Bytes - wire::kUdpBytes;
-constexpr std::size_t kTrainsPerCall = 16;
 constexpr int kSendFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
 
 bool is_full(int error) {
@@ -129,20 +128,12 @@ std::size_t UdpPort::send(std::span<const Train> trains, Instant) {
 
 // At least the first one is gone or dropped, or there is no room (0).
 std::size_t UdpPort::send_run(std::span<const Train> run, int fd) {
-  std::array<UdpMessage, kTrainsPerCall> messages;
-  std::array<mmsghdr, kTrainsPerCall> headers;
-  for (std::size_t i = 0; i < run.size(); ++i) {
-    messages[i].set(run[i], run[i].bytes, options_.port);
-    headers[i] = {messages[i].header(), 0};
-  }
-  std::size_t sent = 0;
-  if (run.size() > 1) {
-    const long many = syscall(SYS_sendmmsg, fd, headers.data(), run.size(), kSendFlags);
-    sent = many > 0 ? static_cast<std::size_t>(many) : 0;
-  }
+  std::size_t sent = run.size() > 1 ? send_together(run, fd) : 0;
   // Alone; or what is wrong with the first one is its own business.
   if (sent == 0) {
-    if (raw::sendmsg(fd, messages[0].header(), kSendFlags) < 0) {
+    UdpMessage message;
+    message.set(run[0], run[0].bytes, options_.port);
+    if (raw::sendmsg(fd, message.header(), kSendFlags) < 0) {
       return give_up(run[0], fd, errno) ? 1 : 0;
     }
     sent = 1;
@@ -153,6 +144,18 @@ std::size_t UdpPort::send_run(std::span<const Train> run, int fd) {
   }
   counters_.add(Count::kSentTrains, sent);
   return sent;
+}
+
+// How many went out; 0 also where a filter refuses the call.
+std::size_t UdpPort::send_together(std::span<const Train> run, int fd) {
+  std::array<UdpMessage, kTrainsPerCall> messages;
+  std::array<mmsghdr, kTrainsPerCall> headers;
+  for (std::size_t i = 0; i < run.size(); ++i) {
+    messages[i].set(run[i], run[i].bytes, options_.port);
+    headers[i] = {messages[i].header(), 0};
+  }
+  const long sent = syscall(SYS_sendmmsg, fd, headers.data(), run.size(), kSendFlags);
+  return sent > 0 ? static_cast<std::size_t>(sent) : 0;
 }
 
 // The kernel did not send it. False: it may do so later.
@@ -208,7 +211,8 @@ std::size_t UdpPort::receive(std::span<Received> into, Instant) {
     for (std::size_t i = 0; i < taken; ++i) {
       if (!is_ours(room[i])) continue;
       counters_.add(Count::kReceivedBytes, room[i].payload.size());
-      into[given++] = room[i];
+      if (&into[given] != &room[i]) into[given] = room[i];
+      ++given;
     }
   }
   if (given > 0) counters_.add(Count::kReceivedPackets, given);

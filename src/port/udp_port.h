@@ -73,6 +73,8 @@ class UdpPort final : public Port {
 
  private:
   std::size_t send_run(std::span<const Train> run, int fd);
+  static constexpr std::size_t kTrainsPerCall = 16;
+  std::size_t send_together(std::span<const Train> run, int fd);
   bool give_up(const Train& train, int fd, int error);
   void send_singly(const Train& train, int fd);
   bool is_ours(const Received& packet);
