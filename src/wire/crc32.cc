@@ -1,11 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "wire/crc32.h"
 
-#include <isa-l/crc.h>
-
 #include <cstring>
 
 #include "base/assert.h"
+#include "wire/crc32_parts.h"
 
 namespace verbena::wire {
 namespace {
@@ -43,8 +42,10 @@ constexpr std::size_t kPiece = 8192;
 
 }  // namespace
 
-std::uint32_t crc32(std::uint32_t crc, std::span<const std::byte> bytes) {
-  return crc32_gzip_refl(crc, reinterpret_cast<const unsigned char*>(bytes.data()), bytes.size());
+std::uint32_t crc32(std::uint32_t before, std::span<const std::byte> bytes) {
+  // The state is inverted at both ends, so that zeros in front and behind count.
+  const auto advance = bytes.size() < crc::kFoldMin ? crc::by_tables : crc::by_folding;
+  return ~advance(~before, bytes.data(), bytes.size());
 }
 
 std::uint32_t copy_and_crc(std::byte* to, const std::byte* from, std::size_t bytes,

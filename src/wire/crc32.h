@@ -13,7 +13,7 @@
 namespace verbena::wire {
 
 // The CRC of all bytes folded so far. 0 is the CRC of nothing; zlib's crc32 counts the same way.
-std::uint32_t crc32(std::uint32_t crc, std::span<const std::byte> bytes);
+std::uint32_t crc32(std::uint32_t before, std::span<const std::byte> bytes);
 
 // Copies `bytes` from `from` to `to` and folds the CRC over the copy: what is sent is what was
 // counted, even when somebody writes to `from` meanwhile. They do not overlap.

@@ -1,0 +1,31 @@
+// SPDX-License-Identifier: MIT
+// The inside of crc32.h: the CRC by tables, and by carry-less multiplication where the processor
+// has it. Both go on from a raw state, without the inversions at both ends.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+#include "wire/crc32.h"
+
+namespace verbena::wire::crc {
+
+// x^n.
+constexpr std::uint32_t power(unsigned n) {
+  std::uint32_t result = kOne;
+  for (std::uint32_t square = kOne >> 1; n != 0; n >>= 1, square = multiply(square, square)) {
+    if ((n & 1) != 0) result = multiply(result, square);
+  }
+  return result;
+}
+
+// Any number of bytes, anywhere.
+std::uint32_t by_tables(std::uint32_t state, const std::byte* bytes, std::size_t count);
+
+// From here on multiplication is worth its set-up.
+inline constexpr std::size_t kFoldMin = 32;
+
+// At least kFoldMin bytes. Where the processor cannot do it, by tables.
+std::uint32_t by_folding(std::uint32_t state, const std::byte* bytes, std::size_t count);
+
+}  // namespace verbena::wire::crc
