@@ -56,8 +56,13 @@ struct ConduitHeader {
     std::atomic<std::uint64_t> length;
   };
   alignas(64) Reach reach[2];
+
+  // Written by the responder: identities (published.h) of regions of the requester that it has
+  // mapped, each at the place of its key. Payload in these need not travel in the ring.
+  static constexpr std::uint32_t kBorrowed = 8;
+  alignas(64) std::atomic<std::uint64_t> borrowed[kBorrowed];
 };
-static_assert(sizeof(ConduitHeader) == 320);
+static_assert(sizeof(ConduitHeader) == 384);
 static_assert(sizeof(ConduitHeader::Reach) == sizeof(iovec));
 
 inline constexpr std::uint32_t kRequestUnits = 2048;   // 128 KiB
@@ -71,6 +76,10 @@ inline constexpr std::uint32_t kPieceMax = 16 * 1024;
 static_assert(units_for(kPieceMax) <= kRequestUnits / 4);
 // What fits into a request's first unit.
 inline constexpr std::uint32_t kInlineMax = 16;
+// From this length on payload is lent rather than copied into the ring, where the responder maps
+// the requester's memory: it is copied once. So much in one record.
+inline constexpr std::uint32_t kLentMin = 1024;
+inline constexpr std::uint32_t kLentMax = 256 * 1024;
 
 enum class RequestKind : std::uint8_t {
   kSend = 1,
@@ -85,6 +94,8 @@ enum RequestFlag : std::uint8_t {
   kWithImmediate = 4,
   kWithInvalidate = 8,
   kSolicitedEvent = 16,
+  kNamesSource = 32,  // `source` says where the payload lies in the requester's memory
+  kLent = 64,         // and there it is to be taken from: it does not follow
 };
 
 struct RequestRecord {
@@ -104,6 +115,11 @@ struct RequestRecord {
       std::uint64_t compare_add;
       std::uint64_t swap;
     } atomic;
+    struct {
+      std::uint64_t address;  // by its region
+      std::uint32_t key;
+      std::uint32_t reserved;
+    } source;
   };
 };
 static_assert(sizeof(RequestRecord) == kUnit);
@@ -112,6 +128,7 @@ enum class ResponseKind : std::uint8_t {
   kData = 1,     // a piece of a READ
   kValue = 2,    // of an atomic, before
   kRefusal = 3,  // with a qp::Answer
+  kNotLent = 4,  // lent payload was not found: once more, in the ring
 };
 
 struct ResponseRecord {

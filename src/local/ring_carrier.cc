@@ -11,8 +11,9 @@ constexpr std::uint32_t kUnacknowledgedMax = 16;
 
 }  // namespace
 
-void RingCarrier::offer(Conduit conduit, PeerBell bell) {
+void RingCarrier::offer(Conduit conduit, PeerBell bell, PeerMemory* peer) {
   responder_ = RingResponder(type_);
+  responder_.borrow_from(peer);
   responder_.offer(std::move(conduit));
   set_bell(bell);
 }
@@ -21,6 +22,7 @@ void RingCarrier::attach(Conduit conduit, const DirectPeer& peer) {
   requester_.attach(std::move(conduit));
   if (peer.memory) {
     const Conduit& taken = requester_.conduit();
+    requester_.lend(peer.own);
     direct_.attach(*peer.memory, peer.self, peer.other, taken.header().reach, taken.id());
   }
   outbound_ = Outbound::kAttached;

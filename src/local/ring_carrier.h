@@ -34,6 +34,7 @@ struct DirectPeer {
   PeerMemory* memory = nullptr;
   QpNum self;
   QpNum other;
+  const PublishedTables* own = nullptr;  // where we publish our regions
 };
 
 class RingCarrier final : public qp::Carrier {
@@ -43,7 +44,7 @@ class RingCarrier final : public qp::Carrier {
   // Once the peer's process is known, before the first offer() or attach().
   void set_bell(PeerBell bell) { bell_ = bell; }
   // Our conduit for the peer's requests, as offered to it; also instead of one that was not used.
-  void offer(Conduit conduit, PeerBell bell);
+  void offer(Conduit conduit, PeerBell bell, PeerMemory* peer = nullptr);
   std::uint64_t offered_id() const { return responder_.conduit_id(); }
   // The peer's conduit for our requests, and its memory where we may execute by ourselves.
   void attach(Conduit conduit, const DirectPeer& peer = {});

@@ -136,28 +136,47 @@ RingRequester::Sent RingRequester::send(qp::SendWindow& window, const qp::Operat
   return Sent::kWhole;
 }
 
+bool RingRequester::is_borrowed(MemoryKey key) const {
+  const std::uint64_t identity =
+      own_->regions[published_place(key)].identity.load(std::memory_order_relaxed);
+  const auto& place = conduit_.header().borrowed[key.value % ConduitHeader::kBorrowed];
+  return static_cast<std::uint32_t>(identity) == key.value &&
+         place.load(std::memory_order_relaxed) == identity;
+}
+
+// Unreliable: the sender's memory is its own again as soon as the operation is sent, so nothing is
+// lent.
 RingRequester::Sent RingRequester::send_payload(qp::SendWindow& window, const qp::Operation& op,
                                                 qp::Budget& budget) {
   const std::uint64_t length = op.length;
   const qp::OpIndex index = op.index;
+  const bool may_lend = own_ && type_ == qp::QpType::kRc && length >= kLentMin;
+  const std::optional<Sge> source = may_lend ? window.only_sge(index) : std::nullopt;
+  const bool lends = source && is_borrowed(source->key);
   for (;;) {
-    const auto piece =
-        static_cast<std::uint32_t>(std::min<std::uint64_t>(kPieceMax, length - sent_));
-    const std::uint32_t units = piece <= kInlineMax ? 1 : units_for(piece);
+    const auto piece = static_cast<std::uint32_t>(
+        std::min<std::uint64_t>(lends ? kLentMax : kPieceMax, length - sent_));
+    const std::uint32_t units = lends || piece <= kInlineMax ? 1 : units_for(piece);
     RequestRecord* record = reserve(units, op);
     if (!record) return Sent::kLater;
-    std::byte* room =
-        piece <= kInlineMax ? record->inline_payload : reinterpret_cast<std::byte*>(record) + kUnit;
-    if (piece != 0 && !window.gather(index, sent_, {room, piece})) return Sent::kEnded;
+    std::uint8_t flags = flags_of(op);
+    if (lends || (source && piece > kInlineMax)) {
+      record->source = {source->address + sent_, source->key.value, 0};
+      flags |= lends ? kNamesSource | kLent : kNamesSource;
+    }
+    if (!lends && piece != 0) {
+      std::byte* room = piece <= kInlineMax ? record->inline_payload
+                                            : reinterpret_cast<std::byte*>(record) + kUnit;
+      if (!window.gather(index, sent_, {room, piece})) return Sent::kEnded;
+    }
     record->piece_length = piece;
     record->offset = static_cast<std::uint32_t>(sent_);
     const bool is_last = sent_ + piece == length;
-    std::uint8_t flags = flags_of(op);
     if (sent_ == 0) flags |= kFirst;
     if (is_last) flags |= kLast;
     publish(units, op.kind, flags);
     sent_ += piece;
-    budget.take(piece);
+    budget.take(lends ? 0 : piece);
     if (is_last) return Sent::kWhole;
     if (budget.spent()) return Sent::kLater;
   }
@@ -215,6 +234,12 @@ void RingRequester::take(const ResponseRecord& record, const std::byte* payload,
       // What is refused may be on its way yet: that ends here.
       if (sent_ != 0 && index == sending_) window.issued(now);
       window.answered(index, static_cast<qp::Answer>(record.answer), now, record.rnr_timer & 31);
+      go_back();
+      return;
+    case ResponseKind::kNotLent:
+      if (sent_ != 0 && index == sending_) window.issued(now);
+      own_ = nullptr;
+      window.repeat_from(index);
       go_back();
       return;
   }

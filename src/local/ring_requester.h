@@ -12,6 +12,7 @@
 
 #include "base/time.h"
 #include "local/conduit.h"
+#include "local/published.h"
 #include "qp/carrier.h"
 #include "qp/operation.h"
 #include "qp/send_window.h"
@@ -23,6 +24,8 @@ class RingRequester {
   explicit RingRequester(qp::QpType type) : type_(type) {}
 
   void attach(Conduit conduit);
+  // Where we publish our own regions: the responder may take payload from there.
+  void lend(const PublishedTables* own) { own_ = own; }
   bool is_attached() const { return static_cast<bool>(conduit_); }
   // The peer's queue pair left, or its process broke the rules.
   bool is_closed() const;
@@ -63,6 +66,7 @@ class RingRequester {
   enum class Sent : std::uint8_t { kWhole, kLater, kEnded };
   Sent send(qp::SendWindow& window, const qp::Operation& op, qp::Budget& budget);
   Sent send_payload(qp::SendWindow& window, const qp::Operation& op, qp::Budget& budget);
+  bool is_borrowed(MemoryKey key) const;
   void take(const ResponseRecord& record, const std::byte* payload, qp::SendWindow& window,
             const Now& now);
   void take_data(const ResponseRecord& record, const std::byte* payload, qp::SendWindow& window,
@@ -73,6 +77,7 @@ class RingRequester {
 
   qp::QpType type_;
   Conduit conduit_;
+  const PublishedTables* own_ = nullptr;
   RingWriter requests_;
   RingReader responses_;
   qp::OpIndex sending_;     // the operation on its way

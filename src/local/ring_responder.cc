@@ -12,11 +12,14 @@ struct RingResponder::Request {
   RequestRecord record;
   const std::byte* payload = nullptr;
 
+  std::uint64_t source_identity = 0;  // of the region that lent payload lies in
+
+  bool is_lent() const { return record.head.flags & kLent; }
   bool is_first() const { return record.head.flags & kFirst; }
   bool is_last() const { return record.head.flags & kLast; }
   std::span<const std::byte> bytes() const {
-    return {record.piece_length <= kInlineMax ? record.inline_payload : payload,
-            record.piece_length};
+    const bool is_inline = record.piece_length <= kInlineMax && !is_lent();
+    return {is_inline ? record.inline_payload : payload, record.piece_length};
   }
   MemoryKey key() const { return {record.remote_key}; }
   qp::Arrived arrived() const {
@@ -65,11 +68,14 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
     used_ = true;
     std::memcpy(static_cast<void*>(&request.record), &unit, sizeof unit);
     heard_ = request.record.acknowledged;
-    const std::size_t room = units == 1 ? kInlineMax : (units - 1) * kUnit;
+    const std::size_t room = request.is_lent() ? kLentMax
+                             : units == 1      ? kInlineMax
+                                               : (units - 1) * kUnit;
     if (request.record.piece_length > room) {
       broken_ = true;
       break;
     }
+    if (request.record.head.flags & kNamesSource) find_source(request);
     if (execute(request, responder) == Step::kStalled) {
       stalled = true;
       break;
@@ -117,6 +123,7 @@ RingResponder::Step RingResponder::execute(const Request& request, qp::Responder
     broken_ = true;
     return Step::kConsumed;
   }
+  if (request.is_lent() && !request.payload) return refuse_source(request);
   if (request.is_first()) {
     message_ = record.index;
     progress_ = 0;
@@ -150,6 +157,40 @@ bool RingResponder::follows(const Request& request) const {
   return message_ == record.index && record.offset == progress_ && record.piece_length != 0;
 }
 
+// Where the requester says that the payload lies. Maps it for the next time, and tells the
+// requester what is mapped. Without payload when it was lent and is not found.
+void RingResponder::find_source(Request& request) {
+  const RequestRecord& record = request.record;
+  if (request.is_lent()) request.payload = nullptr;
+  const MemoryKey key{record.source.key};
+  const auto region = peer_ && record.piece_length > 0 ? peer_->find(key) : std::nullopt;
+  if (!region || !region->base) return;
+  auto& told = conduit_.header().borrowed[key.value % ConduitHeader::kBorrowed];
+  if (told.load(std::memory_order_relaxed) != region->identity) {
+    told.store(region->identity, std::memory_order_relaxed);
+  }
+  if (!request.is_lent()) return;
+  const MappedPart& part = region->mapped;
+  const std::uint64_t offset = record.source.address - region->iova;
+  if (offset < part.begin || offset > part.end || record.piece_length > part.end - offset) return;
+  request.payload = region->base + (offset - part.begin);
+  request.source_identity = region->identity;
+}
+
+// What was read is what the requester lent: its memory was not taken away meanwhile.
+bool RingResponder::still_lent(const Request& request) const {
+  return !request.is_lent() ||
+         peer_->still_holds({request.record.source.key}, request.source_identity);
+}
+
+RingResponder::Step RingResponder::refuse_source(const Request& request) {
+  message_.reset();
+  refused_ = Refused{request.record.index, qp::Answer::kDone, 0, ResponseKind::kNotLent};
+  drop_epoch_ = request.record.epoch;
+  send_refusal();
+  return Step::kConsumed;
+}
+
 void RingResponder::finished(const Request& request) {
   executed_ = request.record.index + 1;
   message_.reset();
@@ -174,7 +215,7 @@ bool RingResponder::send_refusal() {
   if (!record) return false;
   record->answer = static_cast<std::uint8_t>(refused_->answer);
   record->rnr_timer = refused_->rnr_timer;
-  publish(1, ResponseKind::kRefusal);
+  publish(1, refused_->kind);
   refused_.reset();
   return true;
 }
@@ -190,6 +231,7 @@ RingResponder::Step RingResponder::execute_send(const Request& request, qp::Resp
     if (auto placed = responder.place(record.offset, request.bytes()); !placed) {
       return refuse_request(request, placed.error(), responder);
     }
+    if (!still_lent(request)) return refuse_source(request);
   }
   progress_ += record.piece_length;
   if (!request.is_last()) return Step::kConsumed;
@@ -215,6 +257,7 @@ RingResponder::Step RingResponder::execute_write(const Request& request, qp::Res
         !written) {
       return refuse_request(request, written.error(), responder);
     }
+    if (!still_lent(request)) return refuse_source(request);
   }
   progress_ += record.piece_length;
   if (!request.is_last()) return Step::kConsumed;

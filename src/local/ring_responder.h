@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "local/conduit.h"
+#include "local/peer_memory.h"
 #include "qp/carrier.h"
 #include "qp/operation.h"
 #include "qp/responder.h"
@@ -20,6 +21,8 @@ class RingResponder {
   explicit RingResponder(qp::QpType type) : type_(type) {}
 
   void offer(Conduit conduit);
+  // The requester's memory, where payload may be taken from; lives as long as this.
+  void borrow_from(PeerMemory* peer) { peer_ = peer; }
   bool is_offered() const { return static_cast<bool>(conduit_); }
   bool is_broken() const { return broken_; }
   std::uint64_t conduit_id() const { return conduit_.id(); }
@@ -66,6 +69,9 @@ class RingResponder {
   Step execute_read(const Request& request, qp::Responder& responder);
   Step execute_atomic(const Request& request, qp::Responder& responder);
   bool follows(const Request& request) const;
+  void find_source(Request& request);
+  bool still_lent(const Request& request) const;
+  Step refuse_source(const Request& request);
   Step refuse_request(const Request& request, qp::Refusal refusal, const qp::Responder& responder);
   void finished(const Request& request);
   bool send_refusal();
@@ -77,6 +83,7 @@ class RingResponder {
     std::uint32_t index;
     qp::Answer answer;
     std::uint8_t rnr_timer;
+    ResponseKind kind = ResponseKind::kRefusal;
   };
   struct Reading {
     std::uint32_t index;
@@ -89,6 +96,7 @@ class RingResponder {
 
   qp::QpType type_;
   Conduit conduit_;
+  PeerMemory* peer_ = nullptr;
   RingReader requests_;
   RingWriter responses_;
   std::uint32_t executed_ = 0;

@@ -196,7 +196,7 @@ void Links::make_offer(const Offer& offer, Process& process) {
     qp->connecting = Connecting::kOffered;
     qp->link = process.link;
     qp->ring()->offer(local::Conduit::prepare(std::move(created->memory), message.conduit_id),
-                      {&process.link->doorbell(), peer.index()});
+                      {&process.link->doorbell(), peer.index()}, &process.link->memory());
   }
   send(process, message, &created->fd);
 }
@@ -297,7 +297,10 @@ Links::Taken Links::attach(Qp& qp, Process& from, const Message& offered, local:
   // Our own offer may be on its way yet, and the peer die before.
   qp.link = from.link;
   qp.ring()->set_bell({&qp.link->doorbell(), theirs.index()});
-  qp.ring()->attach(std::move(conduit), {&qp.link->memory(), qp.number(), theirs});
+  const local::Published& own = nic_.sharing().published();
+  qp.ring()->attach(std::move(conduit),
+                    {&qp.link->memory(), qp.number(), theirs, own ? &own.tables() : nullptr});
+  qp.has_peer.store(true, std::memory_order_relaxed);
   return qp.connecting == Connecting::kRefused ? Taken::kOfferOurs : Taken::kYes;
 }
 

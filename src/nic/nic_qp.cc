@@ -185,7 +185,7 @@ void Qp::settle_grant() {
   granted_rights_ = wanted;
   granted_connection_ = connection;
   if (wanted == 0) return;
-  has_granted.store(true, std::memory_order_relaxed);
+  has_peer.store(true, std::memory_order_relaxed);
   published.grant(number(), {.pd = pd_->id,
                              .to = pair.attributes().destination,
                              .rights = wanted,
@@ -193,7 +193,7 @@ void Qp::settle_grant() {
 }
 
 PeerSection Qp::peer_section() {
-  if (!link || !has_granted.load(std::memory_order_relaxed)) return {};
+  if (!link || !has_peer.load(std::memory_order_relaxed)) return {};
   const local::PublishedTables* tables = link->memory().tables();
   const QpNum peer = pair.attributes().destination;
   if (!tables || tables->slot != peer.slot().value) return {};

@@ -76,7 +76,7 @@ class Qp final : qp::QpEvents {
 
   qp::QueuePair pair;
   std::atomic<bool> awaits_answer{false};  // something is on its way; a hint
-  std::atomic<bool> has_granted{false};    // since it was made
+  std::atomic<bool> has_peer{false};       // since it was made
   bool is_watched = false;                 // the engine's
   Connecting connecting = Connecting::kNot;
   LinkRef link;                      // while connected, or connecting

@@ -278,7 +278,7 @@ std::vector<PeerSection> Sharing::open_sections() {
   std::vector<PeerSection> open;
   const QpTable::Reading reading(nic_.queue_pairs());
   nic_.queue_pairs().each([&](Qp& qp) {
-    if (!qp.has_granted.load(std::memory_order_relaxed)) return;
+    if (!qp.has_peer.load(std::memory_order_relaxed)) return;
     const std::lock_guard guard(qp.pair.lock());
     PeerSection section = qp.peer_section();
     if (section.lock && !SectionLock::Watch(*section.lock).is_over()) {

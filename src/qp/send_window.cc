@@ -208,6 +208,13 @@ void SendWindow::answered(OpIndex upto, Answer answer, const Now& now, std::uint
   }
 }
 
+void SendWindow::repeat_from(OpIndex op) {
+  const std::uint32_t index = op.value();
+  if (!is_active() || is_before(index, done_) || !is_before(index, cursor_)) return;
+  complete_upto(index);
+  if (is_active() && done_ == index) go_back();
+}
+
 void SendWindow::retry_later(Answer answer, const Now& now, std::uint8_t rnr_timer) {
   if (answer == Answer::kSilence) {
     if (retries_left_ == 0) return fail_oldest(Status::kRetryExceeded, Reason::kPeerSilent);
@@ -369,6 +376,13 @@ Result<void, memory::RegionRefusal> SendWindow::scatter(OpIndex op, std::uint64_
                                 queues::SendQueue::sges(wqe(op.value())), offset, from);
   if (!result) fail_locally(*entry, Status::kLocalProtection, local_reason(result.error()));
   return result;
+}
+
+std::optional<Sge> SendWindow::only_sge(OpIndex op) const {
+  const std::span<const Sge> sges =
+      find(op) ? queues::SendQueue::sges(wqe(op.value())) : std::span<const Sge>();
+  if (sges.size() != 1 || sges.front().length == 0) return std::nullopt;
+  return sges.front();
 }
 
 Result<std::size_t, memory::RegionRefusal> SendWindow::memory_of(OpIndex op, std::uint64_t offset,

@@ -73,6 +73,15 @@ class SendWindow {
   // Answers to operations that are not outstanding are ignored (late, duplicate). `rnr_timer` goes
   // with kNotReady.
   void answered(OpIndex upto, Answer answer, const Now& now, std::uint8_t rnr_timer = 0);
+  // The peer has not got this one nor any after it, through nobody's fault: next() offers them
+  // again, and no counter tells. As answered(), those before it are done.
+  void repeat_from(OpIndex op);
+  // The peer has acknowledged a part of the oldest operation: it is there, so the counters begin
+  // again (9.7.5.1.4), also within a long message.
+  void progressed() {
+    retries_left_ = retry_count_;
+    rnr_left_ = rnr_retry_;
+  }
   // The peer is gone for good: what is outstanding ends as retry exceeded, whatever the counters
   // say (see peer death, architecture section 3), also where nothing was issued yet but something
   // is posted.
@@ -86,6 +95,8 @@ class SendWindow {
   // The answer of a READ or an atomic into the operation's SGEs.
   Result<void, memory::RegionRefusal> scatter(OpIndex op, std::uint64_t offset,
                                               std::span<const std::byte> from);
+  // The SGE of an outstanding operation that has one, not empty, and no inline bytes.
+  std::optional<Sge> only_sge(OpIndex op) const;
   // The memory of bytes [offset, offset + length) of its payload or answer, for whoever moves it in
   // another way: how many of `out` were filled. Good while the queue pair's lock is held. A refusal
   // ends nothing.
