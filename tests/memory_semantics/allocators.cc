@@ -31,6 +31,13 @@ std::byte* allocate_zeroed(std::size_t size) {
   return static_cast<std::byte*>(at);
 }
 
+// What is lost when it fails ends with the process.
+std::byte* reallocated(std::byte* at, std::size_t size) {
+  void* const moved = std::realloc(at, size);
+  require(moved != nullptr, "realloc to %zu", size);
+  return static_cast<std::byte*>(moved);
+}
+
 struct Block {
   std::byte* at = nullptr;
   std::size_t size = 0;
@@ -124,8 +131,7 @@ class Churner {
 
   void reallocate(Block& block) {
     const std::size_t size = numbers_.size_between(64, 512 * kKilo);
-    block.at = static_cast<std::byte*>(std::realloc(block.at, size));
-    require(block.at != nullptr, "realloc to %zu", size);
+    block.at = reallocated(block.at, size);
     expect(block.at, std::min(size, block.size), block.seed, "after realloc");
     block.size = size;
     fill(block.at, size, block.seed);
@@ -234,8 +240,7 @@ void reallocate(World& world) {
   fill(block.at, 1, 1);
   for (unsigned round = 0; round < rounds(150, 2000); ++round) {
     const std::size_t size = numbers.size_between(32 * kKilo, 4 * kMega);
-    block.at = static_cast<std::byte*>(std::realloc(block.at, size));
-    require(block.at != nullptr, "realloc to %zu", size);
+    block.at = reallocated(block.at, size);
     expect(block.at, std::min(size, block.size), block.seed, "after realloc");
     block.size = size;
     block.seed = round;

@@ -64,7 +64,7 @@ void replace(const Range& range, int fd) {
 
 // As large as the memory, and filled with it; never given back.
 void hoard(const Range& range) {
-  dup(0);
+  static_cast<void>(dup(0));
   void* const copy =
       mmap(nullptr, range.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   if (copy != MAP_FAILED) memcpy(copy, range.at, range.size);
@@ -99,8 +99,8 @@ void undo(ibv_mr* mr) {
   const Range range = found->second;
   if (is("hasty")) replace(range, -1);
   if (is("forget")) {
-    mmap(range.at, range.size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1,
-         0);
+    constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED;
+    static_cast<void>(mmap(range.at, range.size, PROT_READ | PROT_WRITE, kFlags, -1, 0));
   }
   adopted().erase(found);
 }

@@ -284,7 +284,8 @@ void fork_threads(World& world) {
 }
 
 [[gnu::noinline]] pid_t by_vfork(char* const* words) {
-  const pid_t child = vfork();  // NOLINT(clang-analyzer-security.insecureAPI.vfork): it is tested
+  // NOLINTNEXTLINE(bugprone-unsafe-functions,clang-analyzer-security.insecureAPI.vfork): tested
+  const pid_t child = vfork();
   if (child == 0) {
     execvp(words[0], words);
     _exit(127);

@@ -111,8 +111,9 @@ void few_descriptors(World& world) {
     expect(regions[i].first, 64 * kKilo, i, "after deregistration");
     munmap(regions[i].first, 64 * kKilo);
   }
-  require(free_descriptors(256) >= before, "descriptors are lost: %zu, now %zu", before,
-          free_descriptors(256));
+  // Some few that serve all regions may stay.
+  const std::size_t at_last = free_descriptors(256);
+  require(at_last + 16 >= before, "descriptors are lost: %zu, now %zu", before, at_last);
 }
 
 // No descriptor at all, and no address space: at registration, and at deregistration of what was

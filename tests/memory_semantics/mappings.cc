@@ -183,6 +183,35 @@ void unmapped(World& world) {
   }
 }
 
+// Unmapped, and what comes in its place is registered, too, while the old region is still there (a
+// cache of registrations that was not told). The new region names the new memory: looks for a NIC
+// that takes the address for what it knew before, and writes to the old pages.
+void unmapped_and_registered(World& world) {
+  Peer peer(world.next());
+  constexpr std::size_t kSize = 16 * kPage;
+  for (unsigned round = 0; round < rounds(50, 500); ++round) {
+    std::byte* const memory = map_pages(kSize);
+    ibv_mr* const old = peer.reg(memory, kSize);
+    peer.touch(old, memory, kSize, 1);
+    const bool is_whole = round % 2 == 0;
+    const std::size_t begin = is_whole ? 0 : 4 * kPage;
+    const std::size_t part = is_whole ? kSize : 8 * kPage;
+    require(munmap(memory + begin, part) == 0, "munmap");
+    const int flags = round % 3 == 0 ? MAP_SHARED : MAP_PRIVATE;
+    map_at(memory + begin, part, flags | MAP_ANONYMOUS, -1);
+    fill(memory, kSize, 2);
+    ibv_mr* const mr = peer.reg(memory, kSize);
+    expect(memory, kSize, 2, "new memory at an old address, registered");
+    peer.read(mr, memory, kSize, 2);
+    peer.use(mr, memory, kSize, 3);
+    Peer::dereg(round % 4 < 2 ? old : mr);
+    expect(memory, kSize, 3, "one of two regions deregistered");
+    Peer::dereg(round % 4 < 2 ? mr : old);
+    expect(memory, kSize, 3, "new memory at an old address, deregistered");
+    munmap(memory, kSize);
+  }
+}
+
 // Unmapped, and nothing comes in its place: deregistration leaves the hole, and what is mapped
 // around it.
 void unmapped_hole(World& world) {
@@ -240,6 +269,7 @@ std::vector<Scenario> mapping_scenarios() {
           {"mremap-after", mremap_after},
           {"mremap-registered", mremap_registered},
           {"unmapped", unmapped},
+          {"unmapped-and-registered", unmapped_and_registered},
           {"unmapped-hole", unmapped_hole},
           {"neighbours", neighbours}};
 }

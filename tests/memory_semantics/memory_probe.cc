@@ -49,7 +49,7 @@ int run(std::string_view name, std::string_view peer) {
     each.run(world);
     return 0;
   }
-  dprintf(2, "FAIL there is no %s\n", name.data());
+  dprintf(2, "FAIL there is no %.*s\n", static_cast<int>(name.size()), name.data());
   return 1;
 }
 

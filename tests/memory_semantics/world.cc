@@ -9,7 +9,6 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <bit>
 #include <cerrno>
 #include <csignal>
 #include <cstdlib>
@@ -124,9 +123,11 @@ std::size_t Numbers::between(std::size_t least, std::size_t most) {
 }
 
 std::size_t Numbers::size_between(std::size_t least, std::size_t most) {
-  const auto bits = between(std::bit_width(least), std::bit_width(most));
-  const std::size_t low = std::size_t{1} << (bits - 1);
-  return std::clamp(between(low, 2 * low - 1), least, most);
+  std::size_t doublings = 0;
+  for (std::size_t size = least; size < most; size *= 2)
+    ++doublings;
+  const std::size_t low = least << between(0, doublings);
+  return std::min(between(low, 2 * low), most);
 }
 
 World::World(PeerKind kind) : kind_(kind) {

@@ -34,7 +34,7 @@ void increments(World& world) {
   std::byte* const memory = map_pages(kPages * kPage);
   std::atomic<bool> is_over{false};
   std::array<std::array<std::uint64_t, kPages>, kThreads> counted{};
-  const auto count = [&](unsigned thread) {
+  const auto count = [&](std::size_t thread) {
     for (std::size_t turn = thread * 7; !is_over; ++turn) {
       const std::size_t page = turn % kPages;
       volatile std::uint64_t* const word = word_at(memory + page * kPage + thread * 1024);
@@ -48,7 +48,7 @@ void increments(World& world) {
     threads.emplace_back(count, i);
   std::uint64_t added = 0;
   auto* const shared_word = reinterpret_cast<std::uint64_t*>(memory + 5 * kPage + 3800);
-  for (unsigned round = 0; round < rounds(600, 20'000); ++round) {
+  for (unsigned round = 0; round < rounds(200, 20'000); ++round) {
     ibv_mr* const mr = peer.reg(memory, kPages * kPage);
     for (int i = 0; i < 2; ++i, ++added)
       require(peer.add(mr, shared_word, 1) == added, "an add was lost");
@@ -57,7 +57,7 @@ void increments(World& world) {
   is_over = true;
   for (std::thread& thread : threads)
     thread.join();
-  for (unsigned thread = 0; thread < kThreads; ++thread) {
+  for (std::size_t thread = 0; thread < kThreads; ++thread) {
     for (std::size_t page = 0; page < kPages; ++page) {
       const std::uint64_t found = *word_at(memory + page * kPage + thread * 1024);
       require(found == counted[thread][page], "page %zu: counted %zu, found %zu", page,
@@ -72,7 +72,7 @@ void first_touches(World& world) {
   constexpr unsigned kThreads = 2;
   constexpr std::size_t kPages = 512;
   Peer peer(world.next());
-  for (unsigned round = 0; round < rounds(200, 3000); ++round) {
+  for (unsigned round = 0; round < rounds(100, 3000); ++round) {
     std::byte* const memory = map_pages(kPages * kPage);
     std::atomic<unsigned> ready{0};
     std::vector<std::thread> threads;
