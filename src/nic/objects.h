@@ -126,10 +126,26 @@ class Cq final : public queues::CompletionEvents {
  public:
   Cq(Context& context, std::uint32_t capacity, Channel* channel, void* cookie);
 
-  // Takes completions; when there are none, works for the NIC and looks again (whoever polls
-  // drives). Negative: the queue is in error and empty.
+  // Calls take(const queues::Completion&) for up to `most` completions; when there are none, works
+  // for the NIC and looks again (whoever polls drives). How many; negative: the queue is in error
+  // and empty.
+  template <class Take>
+  int poll(std::size_t most, Take take) {
+    std::size_t taken = queue.take(most, take);
+    if (taken == 0) [[likely]] {
+      if (!drive()) return -1;
+      taken = queue.take(most, take);
+      if (taken == 0 && queue.is_overrun()) return -1;
+    }
+    return static_cast<int>(taken);
+  }
   int poll(std::span<queues::Completion> out);
   void arm(queues::Arm what) { queue.arm(what); }
+  // A queue pair is about to push here, or never will again. With the lock of no queue pair.
+  void begin_pushing();
+  void end_pushing() { pushers_.fetch_sub(1); }
+  // Pushes take a lock from now on.
+  void lock_pushes();
 
   Context* context;
   Channel* channel;
@@ -140,8 +156,12 @@ class Cq final : public queues::CompletionEvents {
   std::atomic<std::uint32_t> dependents{0};
 
  private:
+  bool drive();
   void completion_event(queues::CompletionQueue&) override;
   void overrun_event(queues::CompletionQueue&) override;
+
+  std::atomic<std::uint32_t> pushers_{0};
+  std::atomic<bool> pushes_are_locked_;
 };
 Result<Cq*, Error> create_cq(Context& context, std::uint32_t capacity, Channel* channel,
                              void* cookie);

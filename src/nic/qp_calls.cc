@@ -65,6 +65,8 @@ Result<Qp*, Error> create_qp(Pd& pd, const QpRequest& request) {
   release.table = nullptr;
   share.keep();
   count_dependents(*qp, 1);
+  request.send_cq->begin_pushing();
+  if (request.receive_cq != request.send_cq) request.receive_cq->begin_pushing();
   nic.queue_pairs().insert(*number, qp);
   if (request.type == qp::QpType::kUd) (*engine)->links().open_own_datagrams(number->slot());
   return qp;
@@ -120,6 +122,8 @@ Result<void, Error> destroy_qp(Qp* qp) {
   context.nic().queue_pairs().remove(qp->number());
   qp->send_cq().queue.remove(qp->number());
   qp->receive_cq().queue.remove(qp->number());
+  qp->send_cq().end_pushing();
+  if (&qp->receive_cq() != &qp->send_cq()) qp->receive_cq().end_pushing();
   EventCount& count = qp->async_events();
   context.async_events().withdraw([&](const AsyncEvent& event) { return event.count == &count; });
   count.wait_until_acknowledged();

@@ -2,8 +2,11 @@
 // Completion channels, completion queues, shared receive queues.
 #include <utility>
 
+#include "base/fence.h"
+#include "memory/access_sections.h"
 #include "nic/engine.h"
 #include "nic/nic.h"
+#include "nic/nic_qp.h"
 #include "nic/objects.h"
 
 namespace verbena::nic {
@@ -32,19 +35,37 @@ Result<Cq*, Error> next_completion_event(Channel& channel) {
 }
 
 Cq::Cq(Context& owner, std::uint32_t capacity, Channel* events, void* border_cookie)
-    : context(&owner), channel(events), cookie(border_cookie), queue(capacity, this) {}
+    : context(&owner),
+      channel(events),
+      cookie(border_cookie),
+      queue(capacity, this, events ? queues::Pushers::kAny : queues::Pushers::kOneAtATime),
+      pushes_are_locked_(events != nullptr) {}
 
 int Cq::poll(std::span<queues::Completion> out) {
-  std::size_t taken = queue.poll(out);
-  if (taken == 0) [[likely]] {
-    if (!context->is_usable()) return -1;
-    if (Engine* engine = context->nic().engine()) {
-      engine->drive();
-      taken = queue.poll(out);
-    }
-    if (taken == 0 && queue.is_overrun()) return -1;
-  }
-  return static_cast<int>(taken);
+  queues::Completion* to = out.data();
+  return poll(out.size(), [&to](const queues::Completion& completion) { *to++ = completion; });
+}
+
+bool Cq::drive() {
+  if (!context->is_usable()) return false;
+  if (Engine* engine = context->nic().engine()) engine->drive();
+  return true;
+}
+
+// The second queue pair here: two may push at a time from now on.
+void Cq::begin_pushing() {
+  if (pushers_.fetch_add(1) != 0) lock_pushes();
+}
+
+// Pushes are made with the lock of a queue pair held. Those that have begun end with that.
+void Cq::lock_pushes() {
+  if (pushes_are_locked_.load(std::memory_order_acquire)) return;
+  queue.expect_many_pushers();
+  full_fence();
+  QpTable& table = context->nic().queue_pairs();
+  const QpTable::Reading reading(table);
+  table.each([](Qp& qp) { memory::wait_until_over(SectionLock::Watch(qp.pair.lock())); });
+  pushes_are_locked_.store(true, std::memory_order_release);
 }
 
 void Cq::completion_event(queues::CompletionQueue&) {
@@ -71,10 +92,10 @@ Result<Cq*, Error> create_cq(Context& context, std::uint32_t capacity, Channel* 
 
 Result<void, Error> resize_cq(Cq& cq, std::uint32_t capacity) {
   if (!cq.context->is_usable()) return refuse(Error::kGone);
-  if (capacity == 0 || capacity > cq.context->nic().limits().completions ||
-      !cq.queue.resize(capacity)) {
+  if (capacity == 0 || capacity > cq.context->nic().limits().completions)
     return refuse(Error::kInvalid);
-  }
+  cq.lock_pushes();
+  if (!cq.queue.resize(capacity)) return refuse(Error::kInvalid);
   return {};
 }
 

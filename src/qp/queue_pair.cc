@@ -4,7 +4,6 @@
 #include <cstring>
 #include <mutex>
 
-#include "base/fence.h"
 #include "qp/opcode.h"
 
 namespace verbena::qp {
@@ -15,7 +14,8 @@ namespace {
 
 std::unique_ptr<queues::ReceiveQueue> receives_for(const QpConfig& config) {
   if (config.shared_receives) return nullptr;
-  return std::make_unique<queues::ReceiveQueue>(config.receive_depth, config.receive_sge_max);
+  return std::make_unique<queues::ReceiveQueue>(config.receive_depth, config.receive_sge_max, nullptr,
+                                                queues::Takers::kOneAtATime);
 }
 
 std::uint64_t total_length(std::span<const Sge> sges) {
@@ -130,8 +130,8 @@ void QueuePair::start_afresh() {
 void QueuePair::enter_error() {
   const bool enters = state() != QpState::kError;
   set_state(QpState::kError);
-  // With post_receive: either it sees the state, or the flush sees its receive.
-  full_fence();
+  // A post that did not see this state yet has begun; its receive is flushed, too.
+  if (own_receives_) own_receives_->wait_for_posts();
   window_.flush();
   responder_.flush();
   if (enters && config_.shared_receives) tell(QpEvent::kLastReceiveReached);
@@ -230,7 +230,7 @@ Result<void, PostError> QueuePair::post_receive(std::uint64_t wr_id, std::span<c
       case queues::ReceiveQueue::PostError::kTooManySges: return refuse(PostError::kTooManySges);
     }
   }
-  full_fence();
+  // Looked at after the queue's lock was taken: whoever goes to ERR later waits for that lock.
   if (receive_state_.load(std::memory_order_relaxed) == QpState::kError) [[unlikely]] {
     std::lock_guard guard(*lock_);
     if (state() == QpState::kError) responder_.flush();

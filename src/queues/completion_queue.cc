@@ -2,7 +2,7 @@
 #include "queues/completion_queue.h"
 
 #include <algorithm>
-#include <mutex>
+#include <bit>
 #include <new>
 #include <utility>
 
@@ -11,101 +11,140 @@
 namespace verbena::queues {
 namespace {
 
+// Places that a queue begins with: 3 KiB.
+constexpr std::uint32_t kPlacesMin = 64;
+
 std::unique_ptr<std::byte[]> memory_for(std::uint32_t capacity) {
-  return std::make_unique_for_overwrite<std::byte[]>(std::size_t{capacity} * sizeof(Completion));
+  VERBENA_ASSERT(capacity <= 1u << 31);
+  const std::size_t places = std::bit_ceil(capacity);
+  return std::make_unique_for_overwrite<std::byte[]>(places * sizeof(Completion));
 }
 
 }  // namespace
 
-CompletionQueue::CompletionQueue(std::uint32_t capacity, CompletionEvents* events)
-    : memory_(memory_for(capacity)), capacity_(capacity), events_(events) {
+CompletionQueue::CompletionQueue(std::uint32_t capacity, CompletionEvents* events, Pushers pushers)
+    : memory_(memory_for(capacity)),
+      capacity_(capacity),
+      events_(events),
+      is_push_locked_(pushers == Pushers::kAny),
+      has_listeners_(pushers == Pushers::kAny) {
   VERBENA_ASSERT(capacity >= 1);
+  use(kPlacesMin);
 }
 
 bool CompletionQueue::push(const Completion& completion, bool solicited) {
-  std::unique_lock guard(lock_);
-  const std::uint32_t count = count_.load(std::memory_order_relaxed);
-  if (count == capacity() || is_overrun()) {
-    const bool is_first = !overrun_.exchange(true, std::memory_order_relaxed);
-    guard.unlock();
-    if (is_first && events_) events_->overrun_event(*this);
-    return false;
-  }
-  new (ring() + place_of(count)) Completion(completion);
-  const bool tell = takes_event(completion, solicited);
-  count_.store(count + 1, std::memory_order_release);
+  if (!is_push_locked_.load(std::memory_order_relaxed)) [[likely]]
+    return tell(push_alone(completion, solicited));
+  std::unique_lock guard(push_lock_);
+  const Pushed pushed = push_alone(completion, solicited);
   guard.unlock();
-  if (tell && events_) events_->completion_event(*this);
-  return true;
+  return tell(pushed);
+}
+
+CompletionQueue::Pushed CompletionQueue::push_alone(const Completion& completion, bool solicited) {
+  const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+  if (tail == room_upto_ && !make_room(tail)) {
+    return overrun_.exchange(true, std::memory_order_relaxed) ? Pushed::kLost : Pushed::kLostFirst;
+  }
+  new (place_of(tail)) Completion(completion);
+  tail_.store(tail + 1, std::memory_order_release);
+  return takes_event(completion, solicited) ? Pushed::kWithEvent : Pushed::kQuietly;
+}
+
+bool CompletionQueue::tell(Pushed pushed) {
+  switch (pushed) {
+    case Pushed::kQuietly: return true;
+    case Pushed::kWithEvent:
+      if (events_) events_->completion_event(*this);
+      return true;
+    case Pushed::kLost: return false;
+    case Pushed::kLostFirst:
+      if (events_) events_->overrun_event(*this);
+      return false;
+  }
+  return false;
 }
 
 bool CompletionQueue::takes_event(const Completion& completion, bool solicited) {
-  if (armed_ == Arm::kNo) [[likely]]
+  if (!has_listeners_ || armed_ == Arm::kNo) [[likely]]
     return false;
   const bool counts = armed_ == Arm::kNext || solicited || completion.status != Status::kSuccess;
   if (counts) armed_ = Arm::kNo;
   return counts;
 }
 
+// False when full. After an overrun it stays full for those who push.
+bool CompletionQueue::make_room(std::uint32_t tail) {
+  if (is_overrun()) return false;
+  const std::uint32_t waiting = tail - head_.load(std::memory_order_acquire);
+  if (waiting >= capacity()) return false;
+  if (waiting == mask_ + 1) use_twice_as_much(tail);
+  room_upto_ = tail - waiting + std::min(mask_ + 1, capacity());
+  return true;
+}
+
+// What waits keeps its order: each completion stays, or moves up by the old number of places.
+void CompletionQueue::use_twice_as_much(std::uint32_t tail) {
+  const std::lock_guard guard(take_lock_);
+  const std::uint32_t head = head_.load(std::memory_order_relaxed);
+  const std::uint32_t places = mask_ + 1;
+  for (std::uint32_t index = head; index != tail; ++index) {
+    if (index & places) *(place_of(index) + places) = *place_of(index);
+  }
+  use(places * 2);
+}
+
+void CompletionQueue::use(std::uint32_t places) {
+  mask_ = std::min(places, std::bit_ceil(capacity())) - 1;
+}
+
 std::size_t CompletionQueue::poll(std::span<Completion> out) {
-  if (empty() || out.empty()) return 0;
-  std::lock_guard guard(lock_);
-  const std::uint32_t count = count_.load(std::memory_order_relaxed);
-  const auto taken = static_cast<std::uint32_t>(std::min<std::size_t>(count, out.size()));
-  copy_oldest(out.data(), taken);
-  head_ = place_of(taken);
-  set_count(count - taken);
-  return taken;
-}
-
-void CompletionQueue::set_count(std::uint32_t count) {
-  // An empty queue starts over at its first place: a program that keeps up stays in one cache line.
-  if (count == 0) head_ = 0;
-  count_.store(count, std::memory_order_release);
-}
-
-std::uint32_t CompletionQueue::place_of(std::uint32_t index) const {
-  const std::uint64_t place = std::uint64_t{head_} + index;
-  const std::uint32_t capacity = capacity_.load(std::memory_order_relaxed);
-  return static_cast<std::uint32_t>(place < capacity ? place : place - capacity);
-}
-
-void CompletionQueue::copy_oldest(Completion* to, std::uint32_t count) {
-  const std::uint32_t before_wrap = std::min(count, capacity() - head_);
-  std::copy_n(ring() + head_, before_wrap, to);
-  std::copy_n(ring(), count - before_wrap, to + before_wrap);
+  Completion* to = out.data();
+  return take(out.size(), [&to](const Completion& completion) { *to++ = completion; });
 }
 
 void CompletionQueue::arm(Arm what) {
-  std::lock_guard guard(lock_);
+  if (!has_listeners_) return;
+  const std::lock_guard guard(push_lock_);
   if (what == Arm::kSolicited && armed_ == Arm::kNext) return;
   armed_ = what;
 }
 
 void CompletionQueue::remove(QpNum qp) {
-  std::lock_guard guard(lock_);
-  const std::uint32_t count = count_.load(std::memory_order_relaxed);
-  std::uint32_t kept = 0;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    const Completion& completion = ring()[place_of(i)];
+  const std::lock_guard pushing(push_lock_);
+  const std::lock_guard taking(take_lock_);
+  const std::uint32_t head = head_.load(std::memory_order_relaxed);
+  const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+  std::uint32_t kept = head;
+  for (std::uint32_t index = head; index != tail; ++index) {
+    const Completion& completion = *place_of(index);
     if (completion.qp == qp) continue;
-    if (kept != i) ring()[place_of(kept)] = completion;
+    if (kept != index) *place_of(kept) = completion;
     ++kept;
   }
-  set_count(kept);
+  tail_.store(kept, std::memory_order_release);
+  // It may have gone ahead of the tail's new reach.
+  room_upto_ = kept;
 }
 
 bool CompletionQueue::resize(std::uint32_t capacity) {
   if (capacity == 0) return false;
   std::unique_ptr<std::byte[]> memory = memory_for(capacity);
-  // The old memory is freed after the lock is.
-  std::lock_guard guard(lock_);
-  const std::uint32_t count = count_.load(std::memory_order_relaxed);
+  // The old memory is freed after the locks are.
+  const std::lock_guard pushing(push_lock_);
+  const std::lock_guard taking(take_lock_);
+  const std::uint32_t head = head_.load(std::memory_order_relaxed);
+  const std::uint32_t count = tail_.load(std::memory_order_relaxed) - head;
   if (count > capacity) return false;
-  copy_oldest(reinterpret_cast<Completion*>(memory.get()), count);
+  auto* const to = reinterpret_cast<Completion*>(memory.get());
+  for (std::uint32_t i = 0; i < count; ++i)
+    to[i] = *place_of(head + i);
   std::swap(memory_, memory);
-  head_ = 0;
   capacity_.store(capacity, std::memory_order_relaxed);
+  use(std::bit_ceil(std::max(count, kPlacesMin)));
+  head_.store(0, std::memory_order_relaxed);
+  tail_.store(count, std::memory_order_release);
+  room_upto_ = count;
   return true;
 }
 

@@ -1,13 +1,14 @@
 // SPDX-License-Identifier: MIT
 // A completion queue: completions in the order in which they were pushed, and the arming of its
 // event (IBTA vol 1, 10.2.6.1 and 11.4.2). Private memory; any thread may call anything at any
-// time.
+// time, but for the pushing that Pushers limits.
 #pragma once
 
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <span>
 #include <type_traits>
 
@@ -84,10 +85,15 @@ class CompletionEvents {
 
 enum class Arm : std::uint8_t { kNo, kSolicited, kNext };
 
+// Who pushes. kOneAtATime: all pushes come under one queue pair's lock, and nobody wants to hear
+// of completions. Then pushing takes no lock, and arming does nothing.
+enum class Pushers : std::uint8_t { kAny, kOneAtATime };
+
 class CompletionQueue {
  public:
   // `capacity` completions, at least 1. `events` may be null.
-  CompletionQueue(std::uint32_t capacity, CompletionEvents* events);
+  CompletionQueue(std::uint32_t capacity, CompletionEvents* events,
+                  Pushers pushers = Pushers::kAny);
   CompletionQueue(const CompletionQueue&) = delete;
   CompletionQueue& operator=(const CompletionQueue&) = delete;
 
@@ -95,43 +101,75 @@ class CompletionQueue {
   // pair must fail. `solicited`: a receive whose sender asked for an event; an unsuccessful
   // completion always counts as solicited.
   [[nodiscard]] bool push(const Completion& completion, bool solicited);
+  // From now on pushes may meet. The first caller returns before that is true: it waits until every
+  // push that began before the call has ended, then lets others push.
+  void expect_many_pushers() { is_push_locked_.store(true, std::memory_order_relaxed); }
 
-  // Takes up to out.size() completions, oldest first. Cheap when empty: no lock. What was pushed
-  // before an overrun can still be taken after it.
+  // Calls take(const Completion&) for up to `most` completions, oldest first; not to call back.
+  // Cheap when empty: no lock. What was pushed before an overrun can still be taken after it.
+  template <class Take>
+  std::size_t take(std::size_t most, Take&& take) {
+    if (empty()) return 0;
+    const std::lock_guard guard(take_lock_);
+    const std::uint32_t head = head_.load(std::memory_order_relaxed);
+    const std::size_t waiting = tail_.load(std::memory_order_acquire) - head;
+    const auto taken = static_cast<std::uint32_t>(waiting < most ? waiting : most);
+    for (std::uint32_t i = 0; i < taken; ++i)
+      take(*place_of(head + i));
+    head_.store(head + taken, std::memory_order_release);
+    return taken;
+  }
   std::size_t poll(std::span<Completion> out);
-  bool empty() const { return count_.load(std::memory_order_acquire) == 0; }
+  bool empty() const {
+    return tail_.load(std::memory_order_acquire) == head_.load(std::memory_order_relaxed);
+  }
 
   // The next completion (of this kind) calls completion_event once. Arming for kNext overrides
   // kSolicited, not the reverse; kNo disarms. A completion that came before the arming does not
   // count (11.4.2.2).
   void arm(Arm what);
 
-  // Forgets completions of a queue pair that is gone; the others keep their order.
+  // Forgets completions of a queue pair that is gone; the others keep their order. For
+  // kOneAtATime this counts as pushing.
   void remove(QpNum qp);
 
-  // False when more completions than `capacity` are waiting, or `capacity` is 0.
+  // False when more completions than `capacity` are waiting, or `capacity` is 0. For kOneAtATime
+  // this counts as pushing.
   bool resize(std::uint32_t capacity);
   std::uint32_t capacity() const { return capacity_.load(std::memory_order_relaxed); }
   bool is_overrun() const { return overrun_.load(std::memory_order_relaxed); }
 
  private:
-  Completion* ring() { return reinterpret_cast<Completion*>(memory_.get()); }
-  // All below: with the lock held.
-  std::uint32_t place_of(std::uint32_t index) const;  // of the index-th oldest
-  void copy_oldest(Completion* to, std::uint32_t count);
-  void set_count(std::uint32_t count);
+  enum class Pushed : std::uint8_t { kQuietly, kWithEvent, kLost, kLostFirst };
+  Completion* place_of(std::uint32_t index) {
+    return reinterpret_cast<Completion*>(memory_.get()) + (index & mask_);
+  }
+  // All below: by the one who pushes.
+  Pushed push_alone(const Completion& completion, bool solicited);
+  bool make_room(std::uint32_t tail);
+  void use_twice_as_much(std::uint32_t tail);
+  void use(std::uint32_t places);
+  bool tell(Pushed pushed);
   bool takes_event(const Completion& completion, bool solicited);
 
-  ShortLock lock_;
-  Arm armed_ = Arm::kNo;
   // Raw bytes: a program that asks for millions of entries and uses ten shall touch the memory of
-  // ten.
+  // ten. So the ring takes up as few places as it ever needed, a power of two.
   std::unique_ptr<std::byte[]> memory_;
+  std::uint32_t mask_ = 0;
   std::atomic<std::uint32_t> capacity_;
-  std::uint32_t head_ = 0;  // place of the oldest
-  std::atomic<std::uint32_t> count_{0};
   std::atomic<bool> overrun_{false};
   CompletionEvents* const events_;
+
+  // Head and tail count all completions, and wrap. Each side on a line of its own; where both locks
+  // are needed, take_lock_ is the inner one.
+  alignas(64) ShortLock push_lock_;
+  std::atomic<bool> is_push_locked_;
+  const bool has_listeners_;
+  Arm armed_ = Arm::kNo;
+  std::uint32_t room_upto_ = 0;  // as far as the tail may go without a look at the head
+  std::atomic<std::uint32_t> tail_{0};
+  alignas(64) ShortLock take_lock_;
+  std::atomic<std::uint32_t> head_{0};
 };
 
 }  // namespace verbena::queues

@@ -341,5 +341,69 @@ TEST(CompletionQueue, ManyPushersAndPollersLoseNothingAndKeepEachPushersOrder) {
   EXPECT_LE(events.completions, static_cast<int>(kPushers * (kEach / 64)));
 }
 
+// Completions that wait while the ring takes up more places, at each possible start.
+TEST(CompletionQueue, GrowsAroundWhatWaits) {
+  for (std::uint64_t start = 0; start < 130; ++start) {
+    CompletionQueue queue(1000, nullptr);
+    for (std::uint64_t i = 0; i < start; ++i) {
+      ASSERT_TRUE(queue.push(numbered(i), false));
+      ASSERT_EQ(drain(queue).size(), 1u);
+    }
+    for (std::uint64_t i = 0; i < 1000; ++i)
+      ASSERT_TRUE(queue.push(numbered(start + i), false));
+    EXPECT_FALSE(queue.push(numbered(0), false));
+    const auto all = drain(queue);
+    ASSERT_EQ(all.size(), 1000u);
+    for (std::uint64_t i = 0; i < 1000; ++i)
+      ASSERT_EQ(all[i], start + i);
+  }
+}
+
+// One pusher without a lock, then several; removing and resizing meanwhile.
+TEST(CompletionQueue, OnePusherAtATimeNeedsNoLockUntilThereAreMore) {
+  constexpr std::uint64_t kEach = 30'000;
+  constexpr std::uint32_t kPushers = 3;
+  CompletionQueue queue(300, nullptr, Pushers::kOneAtATime);
+  queue.arm(Arm::kNext);  // for nobody
+  std::atomic<std::uint64_t> waiting{0};
+  const auto push_all = [&](std::uint32_t pusher) {
+    for (std::uint64_t i = 1; i <= kEach; ++i) {
+      while (waiting.fetch_add(1) >= 200) {
+        waiting.fetch_sub(1);
+        std::this_thread::yield();
+      }
+      ASSERT_TRUE(queue.push(numbered(i, pusher), false));
+    }
+  };
+  std::atomic<std::uint64_t> taken{0};
+  std::atomic<int> disorder{0};
+  std::thread taker([&] {
+    std::uint64_t last[kPushers + 1] = {};
+    while (taken < kEach * (kPushers + 1)) {
+      const std::size_t got = queue.take(16, [&](const Completion& c) {
+        if (c.wr_id != ++last[c.qp.value]) ++disorder;
+      });
+      taken += got;
+      waiting -= got;
+      if (got == 0) std::this_thread::yield();
+    }
+  });
+  push_all(0);
+  queue.expect_many_pushers();
+  std::vector<std::thread> threads;
+  for (std::uint32_t pusher = 1; pusher <= kPushers; ++pusher)
+    threads.emplace_back(push_all, pusher);
+  while (taken < kEach * (kPushers + 1)) {
+    queue.remove(QpNum{77});
+    EXPECT_TRUE(queue.resize(taken % 2 == 0 ? 300 : 500));
+    std::this_thread::yield();
+  }
+  for (std::thread& thread : threads)
+    thread.join();
+  taker.join();
+  EXPECT_EQ(disorder, 0);
+  EXPECT_TRUE(queue.empty());
+}
+
 }  // namespace
 }  // namespace verbena::queues

@@ -2,11 +2,9 @@
 #include "queues/work_queue.h"
 
 #include <algorithm>
+#include <atomic>
 #include <bit>
 #include <cstring>
-#include <mutex>
-#include <new>
-#include <utility>
 
 #include "base/assert.h"
 
@@ -76,105 +74,6 @@ std::span<const std::byte> SendQueue::inline_payload(const SendWqe& wqe) {
 void SendQueue::free_upto(std::uint32_t index) {
   VERBENA_ASSERT(index - freed_ <= used());
   freed_ = index;
-}
-
-std::uint64_t Receive::room() const {
-  std::uint64_t bytes = 0;
-  for (const Sge& sge : list())
-    bytes += sge.length;
-  return bytes;
-}
-
-struct ReceiveQueue::Slot {
-  std::uint64_t wr_id;
-  std::uint64_t sge_count;
-  Sge* sges() { return reinterpret_cast<Sge*>(this + 1); }
-};
-
-ReceiveQueue::ReceiveQueue(std::uint32_t depth, std::uint32_t sge_max, ReceiveQueueEvents* events)
-    : depth_(depth), sge_max_(sge_max), memory_(memory_for(depth)), events_(events) {
-  VERBENA_ASSERT(sge_max <= kReceiveSgeMax);
-}
-
-std::size_t ReceiveQueue::stride() const { return sizeof(Slot) + sge_max_ * sizeof(Sge); }
-
-std::unique_ptr<std::byte[]> ReceiveQueue::memory_for(std::uint32_t depth) const {
-  return std::make_unique_for_overwrite<std::byte[]>(depth * stride());
-}
-
-ReceiveQueue::Slot* ReceiveQueue::place_of(std::uint32_t index) const {
-  const std::uint64_t place = std::uint64_t{head_} + index;
-  return reinterpret_cast<Slot*>(memory_.get() +
-                                 (place < depth() ? place : place - depth()) * stride());
-}
-
-std::optional<ReceiveQueue::PostError> ReceiveQueue::post(std::uint64_t wr_id,
-                                                          std::span<const Sge> sges) {
-  if (sges.size() > sge_max_) return PostError::kTooManySges;
-  std::lock_guard guard(lock_);
-  const std::uint32_t count = count_.load(std::memory_order_relaxed);
-  if (count == depth()) return PostError::kFull;
-  Slot* slot = new (place_of(count)) Slot{wr_id, sges.size()};
-  std::copy(sges.begin(), sges.end(), slot->sges());
-  count_.store(count + 1, std::memory_order_release);
-  return std::nullopt;
-}
-
-bool ReceiveQueue::take(Receive& out) {
-  // Without the lock when there is nothing to find and nothing to say.
-  if (waiting() == 0 && limit() == 0) return false;
-  std::unique_lock guard(lock_);
-  std::uint32_t count = count_.load(std::memory_order_relaxed);
-  const bool found = count > 0;
-  if (found) {
-    Slot* slot = place_of(0);
-    out.wr_id = slot->wr_id;
-    out.sge_count = static_cast<std::uint32_t>(slot->sge_count);
-    std::copy_n(slot->sges(), slot->sge_count, out.sges);
-    --count;
-    head_ = head_ + 1 == depth() ? 0 : head_ + 1;
-    count_.store(count, std::memory_order_release);
-  }
-  const bool tell = limit_fires(count);
-  guard.unlock();
-  if (tell && events_) events_->limit_reached();
-  return found;
-}
-
-bool ReceiveQueue::limit_fires(std::uint32_t left) {
-  if (left >= limit()) [[likely]]
-    return false;
-  limit_.store(0, std::memory_order_relaxed);
-  return true;
-}
-
-void ReceiveQueue::reset() {
-  std::lock_guard guard(lock_);
-  head_ = 0;
-  count_.store(0, std::memory_order_release);
-  limit_.store(0, std::memory_order_relaxed);
-}
-
-bool ReceiveQueue::set_limit(std::uint32_t limit) {
-  std::lock_guard guard(lock_);
-  if (limit > depth()) return false;
-  limit_.store(limit, std::memory_order_relaxed);
-  return true;
-}
-
-bool ReceiveQueue::resize(std::uint32_t depth) {
-  std::unique_ptr<std::byte[]> memory = memory_for(depth);
-  // The old memory is freed after the lock is.
-  std::lock_guard guard(lock_);
-  const std::uint32_t count = count_.load(std::memory_order_relaxed);
-  if (count > depth || limit() > depth) return false;
-  for (std::uint32_t i = 0; i < count; ++i) {
-    std::memcpy(memory.get() + i * stride(), place_of(i), stride());
-  }
-  std::swap(memory_, memory);
-  head_ = 0;
-  depth_.store(depth, std::memory_order_relaxed);
-  return true;
 }
 
 }  // namespace verbena::queues

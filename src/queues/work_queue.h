@@ -1,21 +1,19 @@
 // SPDX-License-Identifier: MIT
-// Work queues: the send queue of a queue pair, and receive queues, its own or shared.
+// The send queue of a queue pair; receive queues are in receive_queue.h.
 //
-// The send queue's memory is an array of fixed strides that hold a SendWqe. This layout will be
+// Its memory is an array of fixed strides that hold a SendWqe. This layout will be
 // public (verbena/dv.h): RDMA programs that modify work requests by RDMA depend on it, so it has no
 // pointers into our objects and no hidden state. The NIC takes a snapshot when it fetches a work
 // request, not when it is posted.
 #pragma once
 
-#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <span>
 
-#include "base/short_lock.h"
 #include "base/types.h"
+#include "queues/receive_queue.h"
 
 namespace verbena::queues {
 
@@ -120,72 +118,6 @@ class SendQueue {
   std::byte* base_;
   std::uint32_t posted_ = 0;
   std::uint32_t freed_ = 0;
-};
-
-inline constexpr std::size_t kReceiveSgeMax = 32;
-
-// A receive taken from its queue: a copy, since the queue's stride is free again at once.
-struct Receive {
-  std::uint64_t wr_id = 0;
-  std::uint32_t sge_count = 0;
-  Sge sges[kReceiveSgeMax];
-
-  std::span<const Sge> list() const { return {sges, sge_count}; }
-  std::uint64_t room() const;  // bytes in all SGEs
-};
-
-class ReceiveQueueEvents {
- public:
-  // A shared receive queue went below its limit (IBTA vol 1, 10.2.9.2). Called without the queue's
-  // lock; once per arming.
-  virtual void limit_reached() = 0;
-
- protected:
-  ~ReceiveQueueEvents() = default;
-};
-
-// First in, first out. Locked inside: many queue pairs may take from a shared one.
-class ReceiveQueue {
- public:
-  // `sge_max` up to kReceiveSgeMax.
-  ReceiveQueue(std::uint32_t depth, std::uint32_t sge_max, ReceiveQueueEvents* events = nullptr);
-  ReceiveQueue(const ReceiveQueue&) = delete;
-  ReceiveQueue& operator=(const ReceiveQueue&) = delete;
-
-  enum class PostError : std::uint8_t { kFull, kTooManySges };
-  std::optional<PostError> post(std::uint64_t wr_id, std::span<const Sge> sges);
-  // False when there is none. Of `out.sges` only the first sge_count are written.
-  bool take(Receive& out);
-  std::uint32_t waiting() const { return count_.load(std::memory_order_acquire); }
-  std::uint32_t depth() const { return depth_.load(std::memory_order_relaxed); }
-  std::uint32_t sge_max() const { return sge_max_; }
-  // Forgets what waits, and the limit.
-  void reset();
-
-  // Arms one event: the first taker that leaves (or finds) fewer than `limit` receives raises it,
-  // so that arming before the first post is no event yet, and one that arms too late is not lost. 0
-  // disarms. False when above the depth.
-  bool set_limit(std::uint32_t limit);
-  // 0 when not armed, also after the event (as ibv_query_srq shows it).
-  std::uint32_t limit() const { return limit_.load(std::memory_order_relaxed); }
-  // False when more than `depth` receives wait, or the limit is above it.
-  bool resize(std::uint32_t depth);
-
- private:
-  struct Slot;  // wr_id, count, then sge_max_ SGEs
-  std::size_t stride() const;
-  std::unique_ptr<std::byte[]> memory_for(std::uint32_t depth) const;
-  Slot* place_of(std::uint32_t index) const;  // of the index-th oldest
-  bool limit_fires(std::uint32_t left);
-
-  ShortLock lock_;
-  std::atomic<std::uint32_t> depth_;
-  const std::uint32_t sge_max_;
-  std::unique_ptr<std::byte[]> memory_;
-  std::uint32_t head_ = 0;
-  std::atomic<std::uint32_t> count_{0};
-  std::atomic<std::uint32_t> limit_{0};
-  ReceiveQueueEvents* const events_;
 };
 
 }  // namespace verbena::queues

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Taking completions: ibv_poll_cq(3), and one by one with ibv_start_poll and the readers
 // (ibv_create_cq_ex(3)).
-#include <algorithm>
-
 #include "verbs/border.h"
 #include "verbs/objects.h"
 
@@ -10,8 +8,6 @@ namespace verbena::verbs {
 namespace {
 
 using queues::Completion;
-
-constexpr int kBatch = 16;
 
 static_assert(int{IBV_WC_FATAL_ERR} == static_cast<int>(queues::Status::kFatal));
 static_assert(int{IBV_WC_RNR_RETRY_EXC_ERR} == static_cast<int>(queues::Status::kRnrRetryExceeded));
@@ -105,25 +101,13 @@ void set_readers(ibv_cq_ex& cq) {
 }
 
 int poll_cq(ibv_cq* cq, int room, ibv_wc* to) noexcept {
-  if (is_inherited(cq)) {
+  if (is_inherited(cq)) [[unlikely]] {
     errno = EIO;
     return -1;
   }
-  nic::Cq& queue = *own(cq).nic;
-  // Not initialised: the queue fills what it gives.
-  alignas(Completion) std::byte memory[sizeof(Completion) * kBatch];
-  auto* const batch = reinterpret_cast<Completion*>(memory);
-  int taken = 0;
-  while (taken < room) {
-    const int wanted = std::min(room - taken, kBatch);
-    const int got = queue.poll({batch, static_cast<std::size_t>(wanted)});
-    if (got < 0) return taken ? taken : got;
-    for (int i = 0; i < got; ++i)
-      show(batch[i], to[taken + i]);
-    taken += got;
-    if (got < wanted) break;
-  }
-  return taken;
+  if (room <= 0) return 0;
+  return own(cq).nic->poll(static_cast<std::size_t>(room),
+                           [&to](const Completion& completion) { show(completion, *to++); });
 }
 
 }  // namespace verbena::verbs

@@ -1,0 +1,123 @@
+// SPDX-License-Identifier: MIT
+// Receive queues, a queue pair's own or shared: first in, first out. Any thread may post at any
+// time.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <span>
+
+#include "base/short_lock.h"
+#include "base/types.h"
+
+namespace verbena::queues {
+
+inline constexpr std::size_t kReceiveSgeMax = 32;
+
+// A receive taken from its queue: a copy, since the queue's stride is free again at once.
+struct Receive {
+  std::uint64_t wr_id = 0;
+  std::uint32_t sge_count = 0;
+  Sge sges[kReceiveSgeMax];
+
+  std::span<const Sge> list() const { return {sges, sge_count}; }
+  // Bytes in all SGEs.
+  std::uint64_t room() const {
+    std::uint64_t bytes = 0;
+    for (const Sge& sge : list())
+      bytes += sge.length;
+    return bytes;
+  }
+};
+
+class ReceiveQueueEvents {
+ public:
+  // A shared receive queue went below its limit (IBTA vol 1, 10.2.9.2). Called without the queue's
+  // lock; once per arming.
+  virtual void limit_reached() = 0;
+
+ protected:
+  ~ReceiveQueueEvents() = default;
+};
+
+// Who takes: any number of queue pairs at any time, or one of them, whose lock sees to it that this
+// is one thread at a time. That one takes without a lock; limits and resizing are for the others.
+enum class Takers : std::uint8_t { kMany, kOneAtATime };
+
+class ReceiveQueue {
+ public:
+  // `sge_max` up to kReceiveSgeMax.
+  ReceiveQueue(std::uint32_t depth, std::uint32_t sge_max, ReceiveQueueEvents* events = nullptr,
+               Takers takers = Takers::kMany);
+  ReceiveQueue(const ReceiveQueue&) = delete;
+  ReceiveQueue& operator=(const ReceiveQueue&) = delete;
+
+  enum class PostError : std::uint8_t { kFull, kTooManySges };
+  std::optional<PostError> post(std::uint64_t wr_id, std::span<const Sge> sges);
+  // Every post that began before has ended, and what it posted can be taken.
+  void wait_for_posts();
+  // False when there is none. Of `out.sges` only the first sge_count are written.
+  bool take(Receive& out) {
+    return takers_ == Takers::kOneAtATime ? take_oldest(out) : take_shared(out);
+  }
+  std::uint32_t waiting() const {
+    const std::uint32_t taken = taken_.load(std::memory_order_acquire);
+    return posted_.load(std::memory_order_acquire) - taken;
+  }
+  std::uint32_t depth() const { return depth_.load(std::memory_order_relaxed); }
+  std::uint32_t sge_max() const { return sge_max_; }
+  // Forgets what waits, and the limit. Called by a taker.
+  void reset();
+
+  // Arms one event: the first taker that leaves (or finds) fewer than `limit` receives raises it,
+  // so that arming before the first post is no event yet, and one that arms too late is not lost. 0
+  // disarms. False when above the depth.
+  bool set_limit(std::uint32_t limit);
+  // 0 when not armed, also after the event (as ibv_query_srq shows it).
+  std::uint32_t limit() const { return limit_.load(std::memory_order_relaxed); }
+  // False when more than `depth` receives wait, or the limit is above it.
+  bool resize(std::uint32_t depth);
+
+ private:
+  struct Slot {  // and sge_max_ SGEs
+    std::uint64_t wr_id;
+    std::uint64_t sge_count;
+    Sge* sges() { return reinterpret_cast<Sge*>(this + 1); }
+  };
+  Slot* place_of(std::uint32_t index) const {
+    return reinterpret_cast<Slot*>(memory_.get() + std::size_t{index & mask_} * stride_);
+  }
+  std::unique_ptr<std::byte[]> memory_for(std::uint32_t depth) const;
+  bool take_shared(Receive& out);
+  bool take_oldest(Receive& out) {
+    const std::uint32_t taken = taken_.load(std::memory_order_relaxed);
+    if (taken == posted_.load(std::memory_order_acquire)) return false;
+    Slot* slot = place_of(taken);
+    out.wr_id = slot->wr_id;
+    out.sge_count = static_cast<std::uint32_t>(slot->sge_count);
+    std::copy_n(slot->sges(), out.sge_count, out.sges);
+    taken_.store(taken + 1, std::memory_order_release);
+    return true;
+  }
+  bool limit_fires(std::uint32_t left);
+
+  const Takers takers_;
+  const std::uint32_t sge_max_;
+  const std::size_t stride_;
+  std::uint32_t mask_;  // a power of two of places, at least the depth
+  std::unique_ptr<std::byte[]> memory_;
+  std::atomic<std::uint32_t> depth_;
+  std::atomic<std::uint32_t> limit_{0};
+  ReceiveQueueEvents* const events_;
+
+  // Both count all receives since the last reset, and wrap.
+  alignas(64) ShortLock lock_;  // of posting, and of taking from a shared queue
+  std::atomic<std::uint32_t> posted_{0};
+  alignas(64) std::atomic<std::uint32_t> taken_{0};
+};
+
+}  // namespace verbena::queues
