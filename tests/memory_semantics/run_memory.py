@@ -50,6 +50,7 @@ WITH_OTHER_PEERS = (
 # What depends on how memory can be moved.
 WITH_REFUSALS = (
     "plain",
+    "adopted",
     "churn",
     "calloc-zero",
     "fork-writes",
@@ -59,6 +60,8 @@ WITH_REFUSALS = (
     "dontneed-after",
     "mremap-after",
     "unmapped",
+    "calls-meanwhile",
+    "handlers",
 )
 REFUSALS = (["userfaultfd"], ["process_vm_readv", "process_vm_writev"])
 # Mistakes of careless.cc, and who must notice them.
