@@ -57,6 +57,8 @@ std::string_view reason_text(Reason reason) {
       return "SEND with invalidate of a key that is not a memory window";
     case Reason::kNoMessageInProgress: return "bytes of a message came that had not begun";
     case Reason::kWrongQkey: return "a datagram came with another QKey";
+    case Reason::kBrokenRequest:
+      return "the peer's packets do not make a request: opcodes out of order, or wrong lengths";
     case Reason::kRemoteKey:
       return "the peer's rkey names no memory region, or one that was deregistered";
     case Reason::kRemoteDomain: return "the peer's rkey belongs to another protection domain";

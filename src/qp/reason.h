@@ -58,6 +58,7 @@ enum class Reason : std::uint32_t {
   kRemoteInvalidateRefused = 72,
   kNoMessageInProgress = 73,
   kWrongQkey = 74,
+  kBrokenRequest = 75,
   kRemoteKey = 80,  // in the order of memory::RegionRefusal
   kRemoteDomain = 81,
   kRemoteRange = 82,

@@ -21,6 +21,8 @@
 // Access errors are about keys.
 #include "qp/responder.h"
 
+#include <algorithm>
+
 #include "base/assert.h"
 #include "qp/opcode.h"
 
@@ -142,6 +144,12 @@ Result<void, Refusal> Responder::begin_receive(std::uint64_t length) {
   if (length + grh_room() > current_.receive.room()) return too_short();
   current_.in_progress = true;
   current_.length = length;
+  return {};
+}
+
+Result<void, Refusal> Responder::begin_receive_of_any_length() {
+  if (auto begun = begin_receive(0); !begun) return begun;
+  current_.length = std::min<std::uint64_t>(kMessageMax, current_.receive.room() - grh_room());
   return {};
 }
 

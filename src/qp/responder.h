@@ -57,6 +57,10 @@ class Responder {
   // UD: drop it). Datagrams: `length` without the 40 bytes of the GRH; the QKey was checked by
   // datagram_allowed.
   Result<void, Refusal> begin_receive(std::uint64_t length);
+  // The same where only the end of a message tells its length, as on a wire: it is bounded by the
+  // receive. length_known() comes before finish_receive.
+  Result<void, Refusal> begin_receive_of_any_length();
+  void length_known(std::uint64_t length) { current_.length = length; }
   // The next bytes of it. `offset` counts from the first byte of the message (datagrams: byte 0 is
   // after the GRH).
   Result<void, Refusal> place(std::uint64_t offset, std::span<const std::byte> bytes);
@@ -79,6 +83,10 @@ class Responder {
   // The value before. Misaligned: kInvalidRequest.
   Result<std::uint64_t, Refusal> atomic(MemoryKey key, std::uint64_t address,
                                         memory::AtomicRequest request);
+
+  // What came is no request that can be (9.7.4.1: opcodes out of order, a length that does not
+  // fit). RC: the queue pair goes to its error state.
+  void broken_request() { static_cast<void>(bad_request(Reason::kBrokenRequest)); }
 
   // Datagrams: whether the QKey fits (10.2.5). A wrong one is dropped in silence and counted.
   bool datagram_allowed(std::uint32_t qkey) const;

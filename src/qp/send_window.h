@@ -82,6 +82,12 @@ class SendWindow {
     retries_left_ = retry_count_;
     rnr_left_ = rnr_retry_;
   }
+  // The peer has acknowledged a part of the oldest operation: it is there, so the counters begin
+  // again (9.7.5.1.4), also within a long message.
+  void progressed() {
+    retries_left_ = retry_count_;
+    rnr_left_ = rnr_retry_;
+  }
   // The peer is gone for good: what is outstanding ends as retry exceeded, whatever the counters
   // say (see peer death, architecture section 3), also where nothing was issued yet but something
   // is posted.
