@@ -94,8 +94,7 @@ class RingReader {
 
   // One load: is there a record (or a filler) at our position?
   bool has_record() const {
-    return reinterpret_cast<const RecordHead*>(at(position_))
-               ->tag.load(std::memory_order_acquire) == tag_of(position_);
+    return next_tag().load(std::memory_order_acquire) == wanted_tag();
   }
   // The next record: its first unit copied to `first`, its further units at `payload` (hostile, may
   // change any time), `units` in all. False when there is none or the ring is broken.
@@ -108,6 +107,11 @@ class RingReader {
   // The same, but looks at the writer only after each quarter of the ring: it can wait only while
   // more than half is taken, and then the quarter that it waits for is still to come.
   bool give_back_in_quarters();
+  // What has_record() compares.
+  const std::atomic<std::uint32_t>& next_tag() const {
+    return reinterpret_cast<const RecordHead*>(at(position_))->tag;
+  }
+  std::uint32_t wanted_tag() const { return tag_of(position_); }
   // The next record or filler as it lies there, or null.
   const std::byte* front() const { return has_record() ? at(position_) : nullptr; }
   // The writer published an impossible record.

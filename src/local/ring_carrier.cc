@@ -11,11 +11,14 @@ constexpr std::uint32_t kUnacknowledgedMax = 16;
 
 }  // namespace
 
-void RingCarrier::offer(Conduit conduit, PeerBell bell, PeerMemory* peer) {
+Conduit RingCarrier::offer(Conduit conduit, PeerBell bell, PeerMemory* peer) {
+  Conduit before = responder_.give_up_conduit();
   responder_ = RingResponder(type_);
   responder_.borrow_from(peer);
   responder_.offer(std::move(conduit));
   set_bell(bell);
+  show();
+  return before;
 }
 
 void RingCarrier::attach(Conduit conduit, const DirectPeer& peer) {
@@ -27,6 +30,21 @@ void RingCarrier::attach(Conduit conduit, const DirectPeer& peer) {
   }
   outbound_ = Outbound::kAttached;
   deadline_.reset();
+  show();
+}
+
+void RingCarrier::show() const {
+  if (!glance_) return;
+  Glance::View view;
+  requester_.show(view);
+  responder_.show(view);
+  if (outbound_ == Outbound::kAttached) {
+    view.farewell = &requester_.farewell();
+  } else if (outbound_ == Outbound::kUnknown && responder_.is_offered()) {
+    view.farewell = &responder_.farewell();
+  }
+  view.wants_turn |= has_unacknowledged();
+  glance_->show(view);
 }
 
 void RingCarrier::peer_absent() {

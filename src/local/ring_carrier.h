@@ -39,12 +39,15 @@ struct DirectPeer {
 
 class RingCarrier final : public qp::Carrier {
  public:
-  explicit RingCarrier(qp::QpType type) : type_(type), requester_(type), responder_(type) {}
+  // `glance` shows where to look for has_work(), and outlives us.
+  explicit RingCarrier(qp::QpType type, Glance* glance = nullptr)
+      : type_(type), requester_(type), responder_(type), glance_(glance) {}
 
   // Once the peer's process is known, before the first offer() or attach().
   void set_bell(PeerBell bell) { bell_ = bell; }
-  // Our conduit for the peer's requests, as offered to it; also instead of one that was not used.
-  void offer(Conduit conduit, PeerBell bell, PeerMemory* peer = nullptr);
+  // Our conduit for the peer's requests, as offered to it; also instead of one that was not used,
+  // which comes back: somebody may be looking at it.
+  Conduit offer(Conduit conduit, PeerBell bell, PeerMemory* peer = nullptr);
   std::uint64_t offered_id() const { return responder_.conduit_id(); }
   // The peer's conduit for our requests, and its memory where we may execute by ourselves.
   void attach(Conduit conduit, const DirectPeer& peer = {});
@@ -82,13 +85,15 @@ class RingCarrier final : public qp::Carrier {
   }
   // Whoever has our conduit and is about to call process_vm_writev finds nothing to move.
   void stop_reaching() { responder_.stop_reaching(); }
+  // After whatever may have changed has_work().
+  void show() const;
   // Rings the peer's bell if this turn left something for it.
   void ring_if_needed();
 
   // Acknowledgements may wait for a request of ours that takes them along, or for acknowledge().
   // Until then a peer finds them only when it looks closely. Off at first.
   void let_acknowledgements_wait(bool may_wait) { acknowledgements_wait_ = may_wait; }
-  bool owes_acknowledgement() const { return responder_.unacknowledged() != 0; }
+  bool has_unacknowledged() const { return responder_.unacknowledged() != 0; }
   void acknowledge() { responder_.acknowledge(); }
   // Has the peer executed more of ours than it said?
   void look_closely() { requester_.look_closely(); }
@@ -115,6 +120,7 @@ class RingCarrier final : public qp::Carrier {
   RingRequester requester_;
   Direct direct_;
   RingResponder responder_;
+  Glance* glance_;
   PeerBell bell_;
   Outbound outbound_ = Outbound::kUnknown;
   bool acknowledgements_wait_ = false;

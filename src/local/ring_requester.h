@@ -12,6 +12,7 @@
 
 #include "base/time.h"
 #include "local/conduit.h"
+#include "local/glance.h"
 #include "local/published.h"
 #include "qp/carrier.h"
 #include "qp/operation.h"
@@ -49,6 +50,16 @@ class RingRequester {
   }
   // Something may have come since the last collect: two loads.
   bool has_answers() const;
+  // Where has_answers() looks, and is_closed().
+  void show(Glance::View& view) const {
+    if (!conduit_ || broken_) return;
+    view.response = &responses_.next_tag();
+    view.response_tag = responses_.wanted_tag();
+    view.executed = &conduit_.header().executed;
+    view.executed_known = acknowledged_;
+    view.wants_turn = executed() != acknowledged_;
+  }
+  const std::atomic<std::uint32_t>& farewell() const { return conduit_.header().responder_closed; }
   // The peer says that it has executed so many of our operations; collect() acts on it.
   void hear(std::uint32_t executed);
   // Also what it has not said, but written down.

@@ -7,8 +7,10 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "local/conduit.h"
+#include "local/glance.h"
 #include "local/peer_memory.h"
 #include "qp/carrier.h"
 #include "qp/operation.h"
@@ -23,6 +25,7 @@ class RingResponder {
   void offer(Conduit conduit);
   // The requester's memory, where payload may be taken from; lives as long as this.
   void borrow_from(PeerMemory* peer) { peer_ = peer; }
+  Conduit give_up_conduit() { return std::exchange(conduit_, {}); }
   bool is_offered() const { return static_cast<bool>(conduit_); }
   bool is_broken() const { return broken_; }
   std::uint64_t conduit_id() const { return conduit_.id(); }
@@ -46,10 +49,17 @@ class RingResponder {
   bool has_requests() const {
     return conduit_ && !closed_ && !broken_ && !stalled_ && requests_.has_record();
   }
+  // Where has_requests() looks.
+  void show(Glance::View& view) const {
+    if (!conduit_ || closed_ || broken_ || stalled_) return;
+    view.request = &requests_.next_tag();
+    view.request_tag = requests_.wanted_tag();
+  }
   // The peer that took our conduit has left.
   bool is_left() const {
     return conduit_ && conduit_.header().requester_closed.load(std::memory_order_acquire) != 0;
   }
+  const std::atomic<std::uint32_t>& farewell() const { return conduit_.header().requester_closed; }
   // A request came, of whatever kind.
   bool was_used() const { return used_; }
   // Empties the iovecs by which the requester reaches our memory.

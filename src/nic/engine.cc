@@ -294,16 +294,8 @@ bool Engine::scan(Patience patience) {
   }
   bool found = false;
   for (Qp* qp : watched_) {
-    std::unique_lock qp_guard(qp->pair.lock(), std::defer_lock);
-    if (patience == Patience::kSome) {
-      qp_guard.lock();
-    } else if (!qp_guard.try_lock()) {
-      // Somebody is at it right now: as good as found.
-      found = true;
-      continue;
-    }
-    if (patience == Patience::kSome) qp->look_closely();
-    found |= take_turn(*qp, patience);
+    if (patience == Patience::kNone && !qp->glance.has_news()) continue;
+    found |= visit(*qp, patience);
   }
   if (links_.has_receivers()) {
     const QpTable::Reading reading(nic_.queue_pairs());
@@ -314,11 +306,23 @@ bool Engine::scan(Patience patience) {
   return found;
 }
 
+bool Engine::visit(Qp& qp, Patience patience) {
+  std::unique_lock guard(qp.pair.lock(), std::defer_lock);
+  if (patience == Patience::kSome) {
+    guard.lock();
+    qp.look_closely();
+  } else if (!guard.try_lock()) {
+    // Somebody is at it right now: as good as found.
+    return true;
+  }
+  return take_turn(qp, patience);
+}
+
 // With the queue pair's lock. While the NIC thread is awake it comes by soon and acknowledges what
 // a poller has left; before it falls asleep it looks under the same lock.
 bool Engine::take_turn(Qp& qp, Patience patience) {
   if (!qp.has_incoming()) {
-    if (qp.owes_acknowledgement()) qp.acknowledge();
+    if (qp.has_unacknowledged()) qp.acknowledge();
     return false;
   }
   const bool may_wait = patience == Patience::kNone && !doorbell_->is_asleep();
@@ -344,13 +348,14 @@ bool Engine::anything_to_see() {
   for (Qp* qp : watched_) {
     const std::lock_guard qp_guard(qp->pair.lock());
     qp->look_closely();
-    if (qp->has_incoming() || qp->owes_acknowledgement()) return true;
+    if (qp->has_incoming() || qp->has_unacknowledged()) return true;
   }
   return links_.has_datagrams();
 }
 
 void Engine::watch(Qp& qp) {
   const std::lock_guard guard(watched_lock_);
+  qp.drop_former_ring();
   if (qp.is_watched) return;
   qp.is_watched = true;
   watched_.push_back(&qp);
@@ -359,6 +364,7 @@ void Engine::watch(Qp& qp) {
 
 void Engine::unwatch(Qp& qp) {
   const std::lock_guard guard(watched_lock_);
+  qp.drop_former_ring();
   if (!qp.is_watched) return;
   qp.is_watched = false;
   std::erase(watched_, &qp);

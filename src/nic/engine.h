@@ -21,6 +21,7 @@
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "base/section_lock.h"
 #include "base/time.h"
 #include "base/types.h"
 #include "host/control.h"
@@ -66,6 +67,8 @@ class Engine {
   // A connected queue pair that peers may write to, until unwatch. Without any queue pair's lock.
   void watch(Qp& qp);
   void unwatch(Qp& qp);
+  // Whoever looked at queue pairs without their locks has ended.
+  void wait_for_scan() { const std::lock_guard guard(watched_lock_); }
   // A queue pair wants a turn soon, from whoever drives; wakes the NIC thread if nobody does.
   void want_turn(QpNum qp);
   // With the queue pair's lock, after anything that may have changed its deadline.
@@ -81,6 +84,7 @@ class Engine {
   bool work(Patience patience);
   bool answer_bells(Patience patience);
   bool scan(Patience patience);
+  bool visit(Qp& qp, Patience patience);
   bool take_turn(Qp& qp, Patience patience);
   void look_closely();
   bool anything_to_see();
@@ -103,7 +107,7 @@ class Engine {
   // With few connected queue pairs, whoever drives looks at each one's rings; with many, peers ring
   // bells.
   static constexpr std::size_t kScannedMax = 8;
-  Mutex watched_lock_;  // before any queue pair's
+  SectionLock watched_lock_;  // before any queue pair's
   std::vector<Qp*> watched_;
   std::atomic<bool> is_scanning_{false};
 

@@ -184,6 +184,7 @@ void Links::make_offer(const Offer& offer, Process& process) {
                   .to_qp = 0,
                   .qp_type = 0,
                   .conduit_id = nic_.random().next()};
+  local::Conduit before;
   {
     const QpTable::Reading reading(nic_.queue_pairs());
     Qp* qp = nic_.queue_pairs().find(offer.qp);
@@ -195,9 +196,11 @@ void Links::make_offer(const Offer& offer, Process& process) {
     message.qp_type = static_cast<std::uint32_t>(qp->pair.config().type);
     qp->connecting = Connecting::kOffered;
     qp->link = process.link;
-    qp->ring()->offer(local::Conduit::prepare(std::move(created->memory), message.conduit_id),
-                      {&process.link->doorbell(), peer.index()}, &process.link->memory());
+    before = qp->ring()->offer(
+        local::Conduit::prepare(std::move(created->memory), message.conduit_id),
+        {&process.link->doorbell(), peer.index()}, &process.link->memory());
   }
+  if (before) engine_.wait_for_scan();
   send(process, message, &created->fd);
 }
 

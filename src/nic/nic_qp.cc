@@ -76,6 +76,7 @@ bool Qp::turn(const Now& now, Acknowledge when) {
 
 void Qp::acknowledge() {
   ring_->acknowledge();
+  ring_->show();
   ring_->ring_if_needed();
 }
 
@@ -118,6 +119,7 @@ bool Qp::send(const Now& now) {
 void Qp::after_turn(const Now& now) {
   if (ring_) {
     if (pair.state() == qp::QpState::kError) ring_->close();
+    ring_->show();
     ring_->ring_if_needed();
   }
   settle_grant();
@@ -140,7 +142,7 @@ std::optional<Instant> Qp::deadline(const Now& now) {
 
 void Qp::begin_connection(bool is_local) {
   end_connection();
-  ring_ = std::make_unique<local::RingCarrier>(pair.config().type);
+  ring_ = std::make_unique<local::RingCarrier>(pair.config().type, &glance);
   if (is_local) {
     connecting = Connecting::kLooking;
   } else {
@@ -157,7 +159,8 @@ void Qp::end_connection() {
   if (ring_) {
     ring_->close();
     ring_->ring_if_needed();
-    ring_.reset();
+    glance.show({});
+    former_ring_ = std::move(ring_);
   }
   settle_grant();
   connecting = Connecting::kNot;

@@ -47,7 +47,9 @@ class Qp final : qp::QpEvents {
   void acknowledge();
   // What the peer has executed and not said counts as having come.
   void look_closely() {
-    if (ring_) ring_->look_closely();
+    if (!ring_) return;
+    ring_->look_closely();
+    ring_->show();
   }
   // A small WRITE into memory of the peer that we map, while nothing else is under way: done before
   // it is posted. False: it takes the general way.
@@ -58,7 +60,7 @@ class Qp final : qp::QpEvents {
   std::optional<Instant> deadline(const Now& now);
   // Something came that nobody has looked at.
   bool has_incoming() const { return ring_ && ring_->has_work(); }
-  bool owes_acknowledgement() const { return ring_ && ring_->owes_acknowledgement(); }
+  bool has_unacknowledged() const { return ring_ && ring_->has_unacknowledged(); }
 
   // RTR: a new carrier for a new connection; `is_local`: the peer may be on this host.
   void begin_connection(bool is_local);
@@ -74,6 +76,10 @@ class Qp final : qp::QpEvents {
   bool is_connected() const { return ring_ != nullptr; }
   local::RingCarrier* ring() { return ring_.get(); }
 
+  // What end_connection() left. Nobody may be looking at it any more.
+  void drop_former_ring() { former_ring_.reset(); }
+
+  alignas(64) local::Glance glance;
   qp::QueuePair pair;
   std::atomic<bool> awaits_answer{false};  // something is on its way; a hint
   std::atomic<bool> has_peer{false};       // since it was made
@@ -98,6 +104,7 @@ class Qp final : qp::QpEvents {
   std::uint64_t granted_connection_ = 0;
   EventCount async_events_;
   std::unique_ptr<local::RingCarrier> ring_;
+  std::unique_ptr<local::RingCarrier> former_ring_;
   std::unique_ptr<local::DatagramCarrier> datagrams_;
 };
 

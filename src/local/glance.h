@@ -1,0 +1,68 @@
+// SPDX-License-Identifier: MIT
+// Where news for a queue pair would show first, for those who look without its lock: a few loads
+// instead of a locked instruction, in every poll that finds nothing. Whoever holds the lock keeps
+// this up to date. To the others it is a hint: what they find is looked at again with the lock
+// held, and what they miss while it changes is seen by whoever changes it.
+//
+// The words lie in conduits. Whoever takes a conduit away shows something else first, and waits for
+// those who are looking (nic::Engine).
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+
+namespace verbena::local {
+
+class Glance {
+ public:
+  using Word = std::atomic<std::uint32_t>;
+  static constexpr Word kNothing{0};
+
+  struct View {
+    const Word* request = &kNothing;  // news when it is this tag; a tag is never 0
+    std::uint32_t request_tag = 1;
+    const Word* response = &kNothing;  // the same
+    std::uint32_t response_tag = 1;
+    const Word* executed = &kNothing;  // news when it is after this count
+    std::uint32_t executed_known = 0;
+    const Word* farewell = &kNothing;  // news when it is not 0
+    bool wants_turn = false;
+  };
+
+  void show(const View& view) {
+    request_.store(view.request, std::memory_order_relaxed);
+    request_tag_.store(view.request_tag, std::memory_order_relaxed);
+    response_.store(view.response, std::memory_order_relaxed);
+    response_tag_.store(view.response_tag, std::memory_order_relaxed);
+    executed_.store(view.executed, std::memory_order_relaxed);
+    executed_known_.store(view.executed_known, std::memory_order_relaxed);
+    farewell_.store(view.farewell, std::memory_order_relaxed);
+    wants_turn_.store(view.wants_turn, std::memory_order_relaxed);
+  }
+
+  bool has_news() const {
+    const std::uint32_t ahead = look(executed_) - executed_known_.load(std::memory_order_relaxed);
+    return static_cast<int>(look(request_) == request_tag_.load(std::memory_order_relaxed)) |
+           static_cast<int>(look(response_) == response_tag_.load(std::memory_order_relaxed)) |
+           static_cast<int>(static_cast<std::int32_t>(ahead) > 0) |
+           static_cast<int>(look(farewell_) != 0) |
+           static_cast<int>(wants_turn_.load(std::memory_order_relaxed));
+  }
+
+ private:
+  using Place = std::atomic<const Word*>;
+  static std::uint32_t look(const Place& place) {
+    return place.load(std::memory_order_relaxed)->load(std::memory_order_relaxed);
+  }
+
+  Place request_{&kNothing};
+  Place response_{&kNothing};
+  Place executed_{&kNothing};
+  Place farewell_{&kNothing};
+  std::atomic<std::uint32_t> request_tag_{1};
+  std::atomic<std::uint32_t> response_tag_{1};
+  std::atomic<std::uint32_t> executed_known_{0};
+  std::atomic<bool> wants_turn_{false};
+};
+
+}  // namespace verbena::local
