@@ -159,7 +159,7 @@ void churn(World& world) {
   std::vector<std::unique_ptr<Churner>> churners;
   for (unsigned i = 0; i < World::kPeers; ++i)
     churners.push_back(std::make_unique<Churner>(world.next(), i, exchange));
-  const unsigned count = rounds(1500, 20'000);
+  const unsigned count = rounds(600, 20'000);
   in_threads(World::kPeers, [&](unsigned i) {
     for (unsigned round = 0; round < count; ++round)
       churners[i]->round();

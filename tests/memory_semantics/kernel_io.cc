@@ -173,7 +173,7 @@ void direct_reads(World& world) {
       }
     });
   }
-  for (unsigned round = 0; round < rounds(2000, 20'000) || reads < 500; ++round) {
+  for (unsigned round = 0; round < rounds(800, 20'000) || reads < 500; ++round) {
     ibv_mr* const mr = peer.reg(memory, kSize);
     usleep(round % 4 * 20);
     Peer::dereg(mr);
@@ -193,7 +193,7 @@ void direct_reads_in_flight(World& world) {
   const int made = io_uring_queue_init(kDepth, &ring, 0);
   if (made == -EPERM || made == -ENOSYS) skip("io_uring is not allowed here");
   require(made == 0, "io_uring_queue_init: %s", strerror(-made));
-  for (unsigned round = 0; round < rounds(1000, 10'000); ++round) {
+  for (unsigned round = 0; round < rounds(400, 10'000); ++round) {
     const bool is_leaving = round % 2 == 1;
     ibv_mr* mr = is_leaving ? peer.reg(memory, kDepth * kPage) : nullptr;
     memset(memory, 0x77, kDepth * kPage);
@@ -270,7 +270,7 @@ void outside_writes(World& world) {
     _exit(0);
   }
   std::uint64_t checks = 0;
-  for (unsigned round = 0; round < rounds(2000, 20'000); ++round) {
+  for (unsigned round = 0; round < rounds(800, 20'000); ++round) {
     ibv_mr* const mr = peer.reg(memory, 16 * kPage);
     if (round % 8 == 0) peer.add(mr, reinterpret_cast<std::uint64_t*>(memory + 2048), 1);
     Peer::dereg(mr);

@@ -141,7 +141,7 @@ void calls_meanwhile(World& world) {
       expect(copy.data(), copy.size(), turn + 1, "what a system call wrote from the memory");
     }
   });
-  for (unsigned round = 0; round < rounds(2000, 20'000); ++round) {
+  for (unsigned round = 0; round < rounds(800, 20'000); ++round) {
     ibv_mr* const mr = peer.reg(memory, kSize);
     usleep(round % 4 * 10);
     Peer::dereg(mr);
@@ -180,7 +180,7 @@ void handlers(World& world) {
       usleep(50);
     }
   });
-  while (handler_runs < static_cast<int>(rounds(2000, 50'000)))
+  while (handler_runs < static_cast<int>(rounds(1000, 50'000)))
     Peer::dereg(peer.reg(memory, kHandlerPages * kPage));
   is_over = true;
   sender.join();
