@@ -1,17 +1,29 @@
 // SPDX-License-Identifier: MIT
 #include "local/peer_memory.h"
 
+#include <fcntl.h>
+#include <linux/magic.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <utility>
 #include <vector>
 
 #include "base/log.h"
+#include "host/raw_calls.h"
 #include "host/raw_memory.h"
 
 namespace verbena::local {
 namespace {
+
+// Of one peer. A hostile one shall not use up our address space.
+constexpr std::uint64_t kMappedMax = std::uint64_t{1} << 36;
+
+// Mappings of all peers together: a process has 65,530, and the program needs most of them.
+constexpr std::uint32_t kMappingsOfAllMax = 16'384;
+constinit std::atomic<std::uint32_t> mappings_of_all{0};
 
 constexpr std::size_t kPlacesSize = kPublishedRegions * sizeof(std::atomic<void*>);
 
@@ -23,13 +35,29 @@ std::size_t page_size() {
 // What a peer says of its file makes sense: anything else is as if it was not mapped.
 bool is_sound(const MappedPart& part, std::uint64_t length) {
   return part.file != 0 && part.begin < part.end && part.end <= length &&
-         part.end - part.begin <= std::uint64_t{1} << 40 && part.offset <= std::uint64_t{1} << 62;
+         part.end - part.begin <= kMappedMax && part.offset <= std::uint64_t{1} << 62;
+}
+
+// Memory that stays as long as we map it. A file system of the peer's own could hold us in a page
+// fault, a device do anything.
+bool is_memory(int file) {
+  constexpr int kSeals = F_SEAL_SHRINK | F_SEAL_SEAL;
+  const int seals = host::raw::seals(file);
+  struct statfs system{};
+  return seals >= 0 && (seals & kSeals) == kSeals && host::raw::file_system(file, system) == 0 &&
+         system.f_type == TMPFS_MAGIC;
+}
+
+bool holds(int file, const MappedPart& part) {
+  struct stat status{};
+  return host::raw::status(file, status) == 0 &&
+         part.offset + (part.end - part.begin) <= static_cast<std::uint64_t>(status.st_size);
 }
 
 }  // namespace
 
 void PeerFiles::take(FileId id, host::PrivateFd descriptor) {
-  if (!descriptor) return;
+  if (!descriptor || !is_memory(descriptor.get())) return;
   if (files_.size() >= kMost && !files_.contains(id)) files_.erase(files_.begin());
   files_.insert_or_assign(id, std::move(descriptor));
 }
@@ -44,9 +72,8 @@ PeerMemory::PeerMemory(pid_t process, MappingRequests& requests, memory::AccessS
 
 // Whoever may look has gone before: nobody to wait for.
 PeerMemory::~PeerMemory() {
-  for (const auto& [place, mapping] : mappings_) {
-    if (mapping->pages) host::raw_unmap(mapping->pages, mapping->size);
-  }
+  for (const auto& [place, mapping] : mappings_)
+    unmap(*mapping);
   if (places()) host::raw_unmap(places(), kPlacesSize);
 }
 
@@ -126,8 +153,9 @@ void PeerMemory::map_now(MemoryKey key, const PeerFiles& files) {
     if (fits(*found->second, region->mapped)) return;
     drop({place});
   }
-  if (mappings_.size() >= kMappingsMax) drop_stale();
-  if (mappings_.size() >= kMappingsMax) return;
+  const std::uint64_t length = region->mapped.end - region->mapped.begin;
+  if (!has_room(length)) drop_stale();
+  // What finds no room is noted as well, or each operation would ask again.
   std::unique_ptr<Mapping> mapping = map(*region, files);
   LOG_DEBUG("%llu bytes of process %d are%s mapped",
             static_cast<unsigned long long>(mapping->length), static_cast<int>(process_),
@@ -136,7 +164,19 @@ void PeerMemory::map_now(MemoryKey key, const PeerFiles& files) {
   mappings_.emplace(place, std::move(mapping));
 }
 
-// Any file will do: what is not there when we touch it is a fault that our copies survive.
+bool PeerMemory::has_room(std::uint64_t length) const {
+  return mapped_ < kMappingsMax && length <= kMappedMax - mapped_bytes_ &&
+         mappings_of_all.load(std::memory_order_relaxed) < kMappingsOfAllMax;
+}
+
+void PeerMemory::unmap(const Mapping& mapping) {
+  if (!mapping.pages) return;
+  host::raw_unmap(mapping.pages, mapping.size);
+  --mapped_;
+  mapped_bytes_ -= mapping.length;
+  mappings_of_all.fetch_sub(1, std::memory_order_relaxed);
+}
+
 std::unique_ptr<PeerMemory::Mapping> PeerMemory::map(const Region& region, const PeerFiles& files) {
   const MappedPart& part = region.mapped;
   auto mapping = std::make_unique<Mapping>();
@@ -144,7 +184,7 @@ std::unique_ptr<PeerMemory::Mapping> PeerMemory::map(const Region& region, const
   mapping->offset = part.offset;
   mapping->length = part.end - part.begin;
   const int file = files.find(FileId{part.file});
-  if (file < 0) return mapping;
+  if (file < 0 || !holds(file, part) || !has_room(mapping->length)) return mapping;
   const std::uint64_t inside = part.offset % page_size();
   const std::size_t size = (inside + mapping->length + page_size() - 1) / page_size() * page_size();
   const int rights = PROT_READ | (FileId{part.file}.is_writable() ? PROT_WRITE : 0);
@@ -159,6 +199,9 @@ std::unique_ptr<PeerMemory::Mapping> PeerMemory::map(const Region& region, const
   mapping->pages = static_cast<std::byte*>(at);
   mapping->size = size;
   mapping->base = mapping->pages + inside;
+  ++mapped_;
+  mapped_bytes_ += mapping->length;
+  mappings_of_all.fetch_add(1, std::memory_order_relaxed);
   return mapping;
 }
 
@@ -166,24 +209,27 @@ void PeerMemory::drop(const std::vector<std::uint32_t>& all) {
   if (all.empty()) return;
   for (const std::uint32_t place : all)
     places()[place].store(nullptr, std::memory_order_seq_cst);
+  drops_.fetch_add(1, std::memory_order_seq_cst);
   sections_.wait_until_left();
   for (const std::uint32_t place : all) {
     const auto found = mappings_.find(place);
-    if (found->second->pages) host::raw_unmap(found->second->pages, found->second->size);
+    unmap(*found->second);
     mappings_.erase(found);
   }
 }
 
-// Those whose region is gone.
+// Those whose region is gone; and those that found no room, to try again.
 void PeerMemory::drop_stale() {
   std::vector<std::uint32_t> stale;
+  bool makes_room = false;
   for (const auto& [place, mapping] : mappings_) {
     const PublishedRegion& region = tables()->regions[place];
     const bool is_used = region.identity.load(std::memory_order_relaxed) != 0 &&
                          region.file == mapping->file && region.offset == mapping->offset;
-    if (!is_used) stale.push_back(place);
+    if (!is_used || !mapping->base) stale.push_back(place);
+    makes_room |= !is_used && mapping->base;
   }
-  drop(stale);
+  if (makes_room) drop(stale);
 }
 
 }  // namespace verbena::local

@@ -37,6 +37,7 @@ class MappingRequests {
 // The files of a process that it passed to us. The control thread's.
 class PeerFiles {
  public:
+  // Refuses what is no memory of sealed size.
   void take(FileId id, host::PrivateFd descriptor);
   // -1: it has not come.
   int find(FileId id) const;
@@ -80,6 +81,10 @@ class PeerMemory {
            identity;
   }
 
+  // How often mappings were taken out of use. What find() gave in an earlier section is good only
+  // if this is still the same: the identity alone is the peer's to choose.
+  std::uint64_t drops() const { return drops_.load(std::memory_order_acquire); }
+
   // -- the control thread ----------------------------------------------------------------------
   void take_tables(host::SharedMemory memory);
   // A file of the peer came: what could not be mapped for want of it is tried again.
@@ -105,7 +110,9 @@ class PeerMemory {
   bool make_places();
   void drop_stale();
   void drop(const std::vector<std::uint32_t>& places);
-  static std::unique_ptr<Mapping> map(const Region& region, const PeerFiles& files);
+  std::unique_ptr<Mapping> map(const Region& region, const PeerFiles& files);
+  void unmap(const Mapping& mapping);
+  bool has_room(std::uint64_t length) const;
 
   const pid_t process_;
   MappingRequests& requests_;
@@ -114,6 +121,9 @@ class PeerMemory {
   std::atomic<const PublishedTables*> tables_{nullptr};
   // One for each place of the peer's table; made when the first region is mapped.
   std::atomic<std::atomic<const Mapping*>*> places_{nullptr};
+  std::atomic<std::uint64_t> drops_{0};
+  std::size_t mapped_ = 0;                                      // of mappings_, those with pages
+  std::uint64_t mapped_bytes_ = 0;                              // of them
   std::map<std::uint32_t, std::unique_ptr<Mapping>> mappings_;  // the control thread's, by place
 };
 
