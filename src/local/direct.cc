@@ -24,7 +24,7 @@ constexpr std::size_t kTail = 8;
 // 0: this operation needs the peer's CPU.
 std::uint32_t access_of(const qp::Operation& op) {
   switch (op.kind) {
-    case qp::OpKind::kWrite: return op.has_immediate ? 0 : memory::kRemoteWrite;
+    case qp::OpKind::kWrite: return op.has_immediate ? 0 : std::uint32_t{memory::kRemoteWrite};
     case qp::OpKind::kRead: return memory::kRemoteRead;
     case qp::OpKind::kCompareSwap:
     case qp::OpKind::kFetchAdd: return memory::kRemoteAtomic;
@@ -101,8 +101,11 @@ Direct::Outcome Direct::execute(qp::SendWindow& window, const qp::Operation& op,
   if (!peer_ || access == 0 || op.length == 0) return Outcome::kCannot;
   const auto grant = grant_for(access);
   const auto target = grant ? find(op, access) : std::nullopt;
-  if (doing_ != op.index) done_ = 0;
+  const std::uint64_t identity = target ? target->identity : 0;
+  // Parts that were done in an earlier publication may have missed this one's memory.
+  if (doing_ != op.index || doing_in_ != identity) done_ = 0;
   doing_ = op.index;
+  doing_in_ = identity;
   Outcome outcome = Outcome::kCannot;
   if (target && is_atomic(op)) {
     if (target->mapped) outcome = atomic(window, op, target->mapped);
@@ -117,8 +120,9 @@ Direct::Outcome Direct::execute(qp::SendWindow& window, const qp::Operation& op,
     if (outcome == Outcome::kDone) done_ += length;
     if (outcome == Outcome::kDone && done_ < op.length) outcome = Outcome::kPartly;
   }
-  // What was taken away meanwhile may have missed the target.
-  if (outcome == Outcome::kDone && !may_still(op, *target, *grant)) {
+  // What was taken away meanwhile may have missed the target. An atomic is executed once: who takes
+  // away waits for us, so it was in time unless we were given up for stopped.
+  if (outcome == Outcome::kDone && !is_atomic(op) && !may_still(op, *target, *grant)) {
     outcome = Outcome::kCannot;
   }
   if (outcome != Outcome::kPartly) done_ = 0;
@@ -129,6 +133,7 @@ bool Direct::remember(MemoryKey key) {
   last_ = {};
   const auto grant = grant_for(memory::kRemoteWrite);
   if (!grant) return false;
+  const std::uint64_t drops = peer_->drops();  // before: else it may count one that find() missed
   const auto region = peer_->find(key);
   const PublishedTables& tables = *peer_->tables();
   const PublishedQp& granted = tables.queue_pairs[other_.index()];
@@ -140,6 +145,7 @@ bool Direct::remember(MemoryKey key) {
   last_ = {.key = key,
            .identity = region->identity,
            .grant = *grant,
+           .drops = drops,
            .identity_place = &tables.regions[published_place(key)].identity,
            .grant_place = &granted.grant,
            .first = region->iova + part.begin,

@@ -48,8 +48,8 @@ class Direct {
   // queue: where the bytes go, or null when execute() must find out; then, after the copy, whether
   // it counts.
   std::byte* target_of_write(MemoryKey key, std::uint64_t address, std::uint64_t length) {
-    const bool is_same = last_.key == key && last_.identity_now() == last_.identity &&
-                         last_.grant_now() == last_.grant;
+    const bool is_same = last_.base && last_.key == key && last_.identity_now() == last_.identity &&
+                         last_.grant_now() == last_.grant && last_.drops == peer_->drops();
     if (!is_same && !remember(key)) [[unlikely]]
       return nullptr;
     const std::uint64_t offset = address - last_.first;
@@ -75,11 +75,13 @@ class Direct {
   bool reach(qp::SendWindow& window, const qp::Operation& op, std::uint64_t address,
              std::size_t length);
 
-  // Where the WRITE before went; good as long as identity and grant are the same.
+  // Where the WRITE before went; good as long as identity and grant are the same, and no mapping
+  // was dropped. Without base: nowhere.
   struct LastWrite {
     MemoryKey key;
     std::uint64_t identity = 0;
     std::uint64_t grant = 0;
+    std::uint64_t drops = 0;
     const std::atomic<std::uint64_t>* identity_place = nullptr;
     const std::atomic<std::uint64_t>* grant_place = nullptr;
     std::uint64_t first = 0;  // the remote address of the mapped part's first byte
@@ -97,7 +99,8 @@ class Direct {
   ConduitHeader::Reach* reach_ = nullptr;
   std::uint64_t connection_ = 0;
   qp::OpIndex doing_;
-  std::uint64_t done_ = 0;  // bytes of it
+  std::uint64_t doing_in_ = 0;  // the region's identity
+  std::uint64_t done_ = 0;      // bytes of it
 };
 
 }  // namespace verbena::local
