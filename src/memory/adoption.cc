@@ -83,6 +83,10 @@ bool Adoption::overlaps(const std::byte* address, std::size_t length) const {
   return table_->overlaps(address, length);
 }
 
+bool Adoption::give_back(std::byte* address, std::size_t length) {
+  return table_->give_back(address, length);
+}
+
 int Adoption::descriptor(ArenaKind kind) const { return table_->descriptor(kind); }
 
 std::uint32_t Adoption::generation() const { return table_->generation(); }

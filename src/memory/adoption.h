@@ -18,9 +18,10 @@
 // process_vm_writev, into memory whose last registration is just ending), and a child made by a
 // bare clone(2), which shares the memory with its parent. Pins of io_uring are seen (open_files.h).
 //
-// One object a process. All calls but `overlaps` come from one thread, whose descriptor table holds
-// the descriptors: the control thread. Nothing is allocated on the heap while memory is on the
-// move, and no lock of others is taken: a thread that holds the heap's lock may be waiting for us.
+// One object a process. All calls but `overlaps` and `give_back` come from one thread, whose
+// descriptor table holds the descriptors: the control thread. Nothing is allocated on the heap
+// while memory is on the move, and no lock of others is taken: a thread that holds the heap's lock
+// may be waiting for us.
 //
 // The thread that asks for a registration waits for the answer with its signals blocked: where the
 // kernel cannot hold others (needs_single_thread), a handler would be the one writer that we cannot
@@ -85,6 +86,7 @@ struct AdoptionLimits {
   // to who touches them first, be it a peer. (Populating them could exceed a memory limit that the
   // program keeps.)
   std::size_t populate_bytes_max = std::size_t{64} << 10;
+  std::size_t allocated_bytes_max = std::size_t{256} << 20;  // counts apart from what is adopted
 };
 
 // What the owner of the regions is told, on the thread of the calls, with no lock held.
@@ -114,9 +116,10 @@ struct AdoptionCounters {
   std::uint64_t adopted = 0;  // ranges, ever
   std::uint64_t undone = 0;   // and taken back
   std::uint64_t refused = 0;
-  std::uint32_t ranges = 0;  // now
-  std::uint32_t kept = 0;    // of these: released, but could not be taken back so far
-  std::size_t bytes = 0;     // now
+  std::uint32_t ranges = 0;         // now
+  std::uint32_t kept = 0;           // of these: released, but could not be taken back so far
+  std::size_t bytes = 0;            // now
+  std::size_t allocated_bytes = 0;  // now
 };
 
 class AdoptionTable;
@@ -139,8 +142,9 @@ class Adoption {
   // Undone with the last one. Peers no longer touch it (those that obey).
   void release(AdoptedId id);
 
-  // Zeroed memory that is shared from the start (whole pages), in the file that peers may write.
-  // adopt() inside it shares it. Its size counts as the limits say.
+  // Zeroed memory that is shared from the start (whole pages), in the file that peers may write,
+  // whatever the registrations in it allow them; adopt() inside it shares it. Its pages come when
+  // they are touched. A forked child does not have it.
   Result<std::byte*, AdoptRefusal> allocate(std::size_t length);
   // Its address as allocate() gave it; false: it is not one. It goes when the last registration
   // in it has been released, too.
@@ -156,6 +160,10 @@ class Adoption {
   bool undo_range(const std::byte* address, std::size_t length);
   // Whether undo_range has something to do. Any thread, any time, without a lock.
   bool overlaps(const std::byte* address, std::size_t length) const;
+  // The program no longer needs what is there, and reads zero from now on (MADV_DONTNEED): what of
+  // it is shared loses its pages and stays shared, for peers as well. Any thread, without the heap.
+  // False: not all of it, and undo_range helps; what is not shared is the kernel's to do.
+  bool give_back(std::byte* address, std::size_t length);
 
   // What a peer is to be given to map memory of this kind; -1: nothing is adopted so far. Belongs
   // to the generation that adopt() told last.

@@ -3,7 +3,6 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
-#include <cerrno>
 #include <mutex>
 
 #include "memory/adoption_table.h"
@@ -15,12 +14,17 @@ Result<std::byte*, AdoptRefusal> AdoptionTable::allocate(std::size_t length) {
   if (is_closed_ || !is_ours()) return refuse(AdoptRefusal::kShutDown);
   const auto page = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
   if (length == 0) return refuse(AdoptRefusal::kNoWholePage);
-  if (length > limits_.total_bytes_max) return refuse(AdoptRefusal::kTooMuch);
+  if (length > limits_.allocated_bytes_max || length > Arena::kPlaceStride) {
+    return refuse(AdoptRefusal::kTooMuch);
+  }
   length = (length + page - 1) / page * page;
+  if (counters_.allocated_bytes + length > limits_.allocated_bytes_max) {
+    return refuse(AdoptRefusal::kTooMuch);
+  }
   retry_kept();
   AdoptedRange* const range = free_place();
   if (!range) return refuse(AdoptRefusal::kTooMany);
-  if (const auto room = check_room(length); !room) return refuse(room.error());
+  if (const auto checked = check_process(length); !checked) return refuse(checked.error());
   const auto arena = current_arena(ArenaKind::kPeersWrite);
   if (!arena) return refuse(arena.error());
   const auto place = arenas_[*arena]->take_place();
@@ -35,7 +39,8 @@ Result<std::byte*, AdoptRefusal> AdoptionTable::allocate(std::size_t length) {
   return range->begin;
 }
 
-// The park is what the memory becomes when it must be private, and what a forked child gets.
+// The park is what the memory becomes when it must be private. A forked child gets neither: it
+// would have to be a copy, and there may be much of it.
 Result<void, AdoptRefusal> AdoptionTable::map_allocated(AdoptedRange& range, std::size_t length) {
   const std::lock_guard guard(lock_);
   std::byte* const park = raw::map_private(length);
@@ -46,14 +51,16 @@ Result<void, AdoptRefusal> AdoptionTable::map_allocated(AdoptedRange& range, std
     raw::unmap(park, length);
     return refuse(AdoptRefusal::kAddressSpace);
   }
-  // Running out of memory is an error here, not a signal later. EINVAL: a kernel before 5.14.
-  if (raw::advise(begin, length, raw::kPopulateWrite) != 0 && errno != EINVAL) {
+  if (raw::advise(begin, length, MADV_DONTFORK) != 0 ||
+      raw::advise(park, length, MADV_DONTFORK) != 0) {
     raw::unmap(begin, length);
     raw::unmap(park, length);
     return refuse(AdoptRefusal::kNoMemory);
   }
   enter(range, {.begin = begin, .length = length}, park);
   range.is_allocated = range.has_owner = true;
+  counters_.bytes -= length;
+  counters_.allocated_bytes += length;
   return {};
 }
 

@@ -66,7 +66,7 @@ void AdoptionTable::before_fork() {
 
 void AdoptionTable::copy_for_child(AdoptedRange& range, const ProcessMap& map) const {
   range.has_copy = false;
-  if (range.shared_end.load(std::memory_order_relaxed) == 0) return;
+  if (range.is_allocated || range.shared_end.load(std::memory_order_relaxed) == 0) return;
   Mapping mapping;
   const auto begin = reinterpret_cast<std::uintptr_t>(range.begin);
   if (map.find(begin, mapping) != MapAnswer::kFound || !is_whole(mapping, pages_of(range))) return;
@@ -89,6 +89,7 @@ void AdoptionTable::after_fork_in_child() {
   if (!is_closed_) {
     const std::uint32_t used = places_used_.load(std::memory_order_relaxed);
     for (std::uint32_t i = 0; i < used; ++i) {
+      if (ranges_[i].is_allocated) continue;  // it is not there (MADV_DONTFORK)
       if (ranges_[i].shared_end.load(std::memory_order_relaxed) != 0) give_to_child(ranges_[i]);
     }
   }

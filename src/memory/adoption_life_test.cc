@@ -5,8 +5,10 @@
 #include <unistd.h>
 
 #include <cstring>
+#include <thread>
 #include <vector>
 
+#include "base/unique_fd.h"
 #include "memory/adoption.h"
 #include "memory/test_adoption.h"
 
@@ -243,8 +245,9 @@ TEST_P(AdoptionLife, AllocatedMemoryIsSharedFromTheStart) {
   peer.bytes()[0] = std::byte{4};
   EXPECT_EQ((*memory)[kPage], std::byte{4});
   const auto readers = adoption_.adopt(*memory + 5 * kPage, 2 * kPage, false);
-  ASSERT_FALSE(readers);
-  EXPECT_EQ(readers.error(), AdoptRefusal::kOtherRights);
+  ASSERT_TRUE(readers) << "also what peers may only read";
+  EXPECT_EQ(readers->kind, ArenaKind::kPeersWrite);
+  adoption_.release(readers->id);
   EXPECT_FALSE(adoption_.free(*memory + kPage));
   EXPECT_TRUE(adoption_.free(*memory));
   EXPECT_EQ((*memory)[kPage], std::byte{4}) << "the registration still holds it";
@@ -255,6 +258,61 @@ TEST_P(AdoptionLife, AllocatedMemoryIsSharedFromTheStart) {
   EXPECT_EQ(mappings_of_process(), before);
   for (const std::size_t length : {std::size_t{0}, ~std::size_t{0}, std::size_t{1} << 40})
     EXPECT_FALSE(adoption_.allocate(length));
+}
+
+TEST_P(AdoptionLife, AllocatedMemoryHasALimitOfItsOwn) {
+  AdoptionOptions options = with(GetParam());
+  options.limits = {.total_bytes_max = 4 * kPage, .allocated_bytes_max = 8 * kPage};
+  Adoption small(options);
+  const TestPages pages(4);
+  pages.fill(1);
+  EXPECT_FALSE(small.allocate(9 * kPage));
+  const auto one = small.allocate(5 * kPage);
+  ASSERT_TRUE(one);
+  EXPECT_EQ(small.counters().allocated_bytes, 5 * kPage);
+  EXPECT_TRUE(small.adopt(pages.begin(), pages.size(), true)) << "this is not adopted memory";
+  EXPECT_FALSE(small.allocate(4 * kPage));
+  EXPECT_TRUE(small.allocate(3 * kPage));
+  EXPECT_TRUE(small.free(*one));
+  EXPECT_EQ(small.counters().allocated_bytes, 3 * kPage);
+  EXPECT_TRUE(small.allocate(5 * kPage));
+}
+
+TEST_P(AdoptionLife, WhatIsGivenBackIsZeroAndStaysShared) {
+  const TestPages pages(16);
+  fill_pattern(pages.begin(), pages.size());
+  const auto adopted = adoption_.adopt(pages.begin() + 4 * kPage, 8 * kPage, true);
+  ASSERT_TRUE(adopted);
+  const PeerView peer(adoption_, *adopted);
+  bool done = false;
+  std::thread([&] { done = adoption_.give_back(pages.begin() + 6 * kPage, 8 * kPage - 9); }).join();
+  EXPECT_TRUE(done);
+  EXPECT_TRUE(is_all(pages.begin() + 6 * kPage, 6 * kPage, 0));
+  EXPECT_TRUE(is_all(peer.bytes() + 2 * kPage, 6 * kPage, 0));
+  EXPECT_EQ(first_difference(pages.begin(), 6 * kPage), 6 * kPage) << "in front of it";
+  peer.bytes()[3 * kPage] = std::byte{7};
+  EXPECT_EQ(pages.begin()[7 * kPage], std::byte{7});
+  adoption_.release(adopted->id);
+  EXPECT_EQ(pages.begin()[7 * kPage], std::byte{7});
+  EXPECT_TRUE(is_all(pages.begin() + 8 * kPage, 4 * kPage, 0));
+  EXPECT_TRUE(adoption_.give_back(pages.begin(), pages.size())) << "nothing is shared any more";
+}
+
+TEST_P(AdoptionLife, GivingBackSparesTheProgramsOwnFile) {
+  const TestPages pages(8);
+  pages.fill(1);
+  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  ASSERT_TRUE(adopted);
+  const UniqueFd file(memfd_create("own", MFD_CLOEXEC));
+  ASSERT_EQ(ftruncate(file.get(), 8 * kPage), 0);
+  std::byte* const middle = pages.begin() + 2 * kPage;
+  ASSERT_EQ(mmap(middle, 4 * kPage, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_FIXED, file.get(), 0),
+            middle);
+  std::memset(middle, 5, 4 * kPage);
+  EXPECT_FALSE(adoption_.give_back(pages.begin(), pages.size()));
+  EXPECT_TRUE(is_all(middle, 4 * kPage, 5));
+  adoption_.release(adopted->id);
+  EXPECT_TRUE(is_all(middle, 4 * kPage, 5));
 }
 
 }  // namespace

@@ -99,14 +99,15 @@ AdoptedRange* AdoptionTable::find_overlapping(const PageRun& body) const {
 }
 
 // False: the program has unmapped that part, or something of it, without telling us.
-bool AdoptionTable::is_in_place(const AdoptedRange& range, const PageRun& body) const {
+bool AdoptionTable::is_in_place(const ProcessMap& map, const AdoptedRange& range,
+                                const PageRun& body) const {
   const FilePlace place = pages_of(range).place;
   std::uintptr_t at = std::max(number(body.begin), number(range.begin));
   const std::uintptr_t end =
       std::min(number(body.begin) + body.length, number(range.begin) + range.length);
   Mapping mapping;
   for (; at < end; at = mapping.end) {
-    if (license_.map().find(at, mapping) != MapAnswer::kFound || mapping.begin > at) return false;
+    if (map.find(at, mapping) != MapAnswer::kFound || mapping.begin > at) return false;
     const std::uint64_t offset = mapping.offset + (at - mapping.begin);
     if (!shows(mapping, place) || offset != place.offset + (at - number(range.begin))) return false;
   }
@@ -118,7 +119,8 @@ Result<void, AdoptRefusal> AdoptionTable::check_share(const AdoptedRange& range,
   const bool is_inside =
       body.begin >= range.begin && body.begin + body.length <= range.begin + range.length;
   if (!is_inside || !is_current(range)) return refuse(AdoptRefusal::kOverlap);
-  if (arenas_[range.arena]->kind() != kind) return refuse(AdoptRefusal::kOtherRights);
+  const bool fits = range.is_allocated || arenas_[range.arena]->kind() == kind;
+  if (!fits) return refuse(AdoptRefusal::kOtherRights);
   return {};
 }
 
@@ -193,7 +195,7 @@ Result<Adopted, AdoptRefusal> AdoptionTable::adopt(const PageRun& body, ArenaKin
   if (is_closed_ || !is_ours()) return refuse(AdoptRefusal::kShutDown);
   retry_kept();
   while (AdoptedRange* const range = find_overlapping(body)) {
-    if (!is_in_place(*range, body)) {
+    if (!is_in_place(license_.map(), *range, body)) {
       // Other memory by now, with the old registration still there.
       if (!take_back_early(*range)) return refuse(AdoptRefusal::kOverlap);
       continue;
@@ -218,6 +220,10 @@ Result<void, AdoptRefusal> AdoptionTable::check_room(std::size_t length) {
       length > limits_.total_bytes_max - counters_.bytes) {
     return refuse(AdoptRefusal::kTooMuch);
   }
+  return check_process(length);
+}
+
+Result<void, AdoptRefusal> AdoptionTable::check_process(std::size_t length) {
   if (const auto checked = license_.check_process(length); !checked) return checked;
   if (!has_joined_forks_) {
     install_fault_guard();  // a fork reads memory that the program may have unmapped
@@ -339,7 +345,7 @@ void AdoptionTable::forget_shared(AdoptedRange& range) {
   --arena_users_[range.arena];
   drop_arena_if_unused(range.arena);
   --counters_.ranges;
-  counters_.bytes -= range.length;
+  (range.is_allocated ? counters_.allocated_bytes : counters_.bytes) -= range.length;
 }
 
 void AdoptionTable::forget(AdoptedRange& range) {

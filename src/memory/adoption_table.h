@@ -65,6 +65,7 @@ class AdoptionTable final : private ForkParticipant {
   std::size_t expel();
   bool undo_range(const std::byte* address, std::size_t length);
   bool overlaps(const std::byte* address, std::size_t length) const;
+  bool give_back(std::byte* address, std::size_t length);
   int descriptor(ArenaKind kind) const;
   std::uint32_t generation() const { return generation_; }
   bool needs_single_thread() const { return !mover_.can_move_under_use(); }
@@ -82,6 +83,7 @@ class AdoptionTable final : private ForkParticipant {
   void give_to_child(AdoptedRange& range) const;
 
   Result<void, AdoptRefusal> check_room(std::size_t length);
+  Result<void, AdoptRefusal> check_process(std::size_t length);
   Result<Adopted, AdoptRefusal> adopt_fresh(const PageRun& body, ArenaKind kind,
                                             const std::byte* stack);
   Result<void, AdoptRefusal> map_allocated(AdoptedRange& range, std::size_t length);
@@ -94,7 +96,8 @@ class AdoptionTable final : private ForkParticipant {
   AdoptedRange* find_overlapping(const PageRun& body) const;
   Result<void, AdoptRefusal> check_share(const AdoptedRange& range, const PageRun& body,
                                          ArenaKind kind) const;
-  bool is_in_place(const AdoptedRange& range, const PageRun& body) const;
+  bool is_in_place(const ProcessMap& map, const AdoptedRange& range, const PageRun& body) const;
+  bool lock_patiently();
   Adopted tell(const AdoptedRange& range, const PageRun& body) const;
   AdoptedId id_of(const AdoptedRange& range) const;
   bool is_current(const AdoptedRange& range) const;
