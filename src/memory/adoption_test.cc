@@ -86,6 +86,19 @@ TEST_P(AdoptionByMeans, GivesBackTheVeryMapping) {
   munmap(moved, 2 * pages.size());
 }
 
+// A mapping that never had a page takes its identity from where it lies.
+TEST_P(AdoptionByMeans, GivesBackTheVeryMappingOfUntouchedPages) {
+  const TestPages pages(64);
+  const auto adopted = adoption_.adopt(pages.begin() + 16 * kPage, 32 * kPage, true);
+  ASSERT_TRUE(adopted);
+  pages.begin()[20 * kPage] = std::byte{1};
+  adoption_.release(adopted->id);
+  pages.fill(2);
+  const auto after = mapping_at(pages.begin());
+  ASSERT_TRUE(after);
+  EXPECT_GE(after->end, pages.address() + pages.size()) << "it is in pieces";
+}
+
 TEST_P(AdoptionByMeans, DiscardedMemoryIsZeroAgainAfterwards) {
   const TestPages pages(16);
   pages.fill(7);

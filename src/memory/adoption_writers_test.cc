@@ -239,6 +239,31 @@ TEST_P(AdoptionUnderUse, DirectReadsArriveWhereTheProgramLooks) {
   RecordProperty("pinned", pinned_rounds);
 }
 
+// What a child shares with us counts as held by somebody until it is copied.
+TEST_P(AdoptionUnderUse, PagesThatAChildStillHas) {
+  const TestPages pages(300);
+  fill_pattern(pages.begin(), pages.size());
+  int go[2];
+  ASSERT_EQ(pipe(go), 0);
+  const pid_t child = fork();
+  if (child == 0) {
+    char byte = 0;
+    if (read(go[0], &byte, 1) != 1) _exit(1);
+    _exit(first_difference(pages.begin(), pages.size()) == pages.size() ? 0 : 2);
+  }
+  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  EXPECT_TRUE(adopted);
+  EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
+  pages.fill(0);
+  if (adopted) adoption_.release(adopted->id);
+  ASSERT_EQ(write(go[1], "", 1), 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  close(go[0]);
+  close(go[1]);
+}
+
 // Forks of several threads, while others adopt, take back and write.
 TEST_P(AdoptionUnderUse, ForksFromManyThreads) {
   constexpr std::size_t kPages = 64;
