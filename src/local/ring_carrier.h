@@ -83,6 +83,13 @@ class RingCarrier final : public qp::Carrier {
                      requester_.is_idle(window) && !requester_.is_closed();
     return may ? &direct_ : nullptr;
   }
+  bool send_at_once(const RingRequester::AtOnce& message) {
+    if (outbound_ != Outbound::kAttached || lost_ || requester_.is_closed()) return false;
+    requester_.take_along(responder_.executed());
+    const bool sent = requester_.send_at_once(message);
+    responder_.acknowledged_upto(requester_.told());
+    return sent;
+  }
   // Whoever has our conduit and is about to call process_vm_writev finds nothing to move.
   void stop_reaching() { responder_.stop_reaching(); }
   // After whatever may have changed has_work().

@@ -5,6 +5,8 @@
 #include <cstring>
 #include <utility>
 
+#include "memory/guarded_copy.h"
+
 namespace verbena::local {
 namespace {
 
@@ -95,6 +97,37 @@ bool RingRequester::issue(qp::SendWindow& window, const qp::Operation& op, qp::B
   window.issued(now);
   // Unreliable: done when it is on its way, and nothing of the sender's memory is needed any more.
   if (type_ == qp::QpType::kUc) window.answered(index, qp::Answer::kDone, now);
+  return true;
+}
+
+bool RingRequester::send_at_once(const AtOnce& message) {
+  const std::uint32_t length = message.source.length;
+  if (sent_ != 0 || broken_) return false;
+  const bool lends = length >= kLentMin && own_ && type_ == qp::QpType::kRc &&
+                     message.source.key.value != 0 && is_borrowed(message.source.key);
+  if (length > (lends ? kLentMax : kLentMin)) return false;
+  if (message.is_first_out) acknowledged_ = heard_ = message.index.value();
+  qp::Operation op;
+  op.index = message.index;
+  op.length = length;
+  const std::uint32_t units = lends || length <= kInlineMax ? 1 : units_for(length);
+  RequestRecord* record = reserve(units, op);
+  if (!record) return false;
+  std::uint8_t flags = kFirst | kLast;
+  if (message.is_solicited) flags |= kSolicitedEvent;
+  if (lends) {
+    record->source = {message.source.address, message.source.key.value, 0};
+    flags |= kNamesSource | kLent;
+  } else {
+    std::byte* room = length <= kInlineMax ? record->inline_payload
+                                           : reinterpret_cast<std::byte*>(record) + kUnit;
+    if (!memory::guarded_copy(room, message.from, length)) return false;
+  }
+  record->piece_length = length;
+  record->offset = 0;
+  sending_ = message.index;
+  last_send_ = message.index;
+  publish(units, qp::OpKind::kSend, flags);
   return true;
 }
 

@@ -35,6 +35,15 @@ class RingRequester {
   // Sends the operation that the window offers, or the next part of it. False: not all of it could
   // be sent now.
   bool issue(qp::SendWindow& window, const qp::Operation& op, qp::Budget& budget, const Now& now);
+  // A SEND of one piece of memory, sent as it is posted. False: it takes the general way.
+  struct AtOnce {
+    qp::OpIndex index;
+    const std::byte* from = nullptr;
+    Sge source;  // where `from` lies; without key: it may not be lent
+    bool is_solicited = false;
+    bool is_first_out = false;  // nothing of ours is outstanding
+  };
+  bool send_at_once(const AtOnce& message);
   void collect(qp::SendWindow& window, qp::Budget& budget, const Now& now);
   // Nothing of ours is on its way: whatever else is done now comes after all that was sent.
   bool is_idle(const qp::SendWindow& window) const {

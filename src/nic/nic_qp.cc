@@ -4,7 +4,6 @@
 #include <algorithm>
 
 #include "base/assert.h"
-#include "memory/guarded_copy.h"
 #include "nic/engine.h"
 #include "nic/nic.h"
 
@@ -78,33 +77,6 @@ void Qp::acknowledge() {
   ring_->acknowledge();
   ring_->show();
   ring_->ring_if_needed();
-}
-
-bool Qp::write_at_once(const qp::SendRequest& request) {
-  // So much is copied within a few microseconds.
-  constexpr std::uint32_t kAtOnceMax = 128 * 1024;
-  const bool is_plain = request.opcode == queues::SendOpcode::kWrite && request.sges.size() == 1;
-  if (!is_plain || !ring_ || !pair.window().is_caught_up()) return false;
-  local::Direct* const direct = ring_->direct_now(pair.window());
-  const Sge& sge = request.sges.front();
-  if (!direct || sge.length == 0 || sge.length > kAtOnceMax) return false;
-  const bool is_inline = request.flags & queues::kInline;
-  const qp::QpConfig& config = pair.config();
-  if (is_inline ? sge.length > config.inline_max : config.send_sge_max == 0) return false;
-  const auto* from = reinterpret_cast<const std::byte*>(sge.address);
-  if (!is_inline) {
-    auto lease = config.regions->lease(sge.key, config.pd, sge.address, sge.length, 0);
-    if (!lease) return false;
-    const memory::Extent extent = lease->next();
-    if (extent.length != sge.length) return false;
-    from = extent.address;
-  }
-  std::byte* const to =
-      direct->target_of_write(request.remote_key, request.remote_address, sge.length);
-  if (!to || !memory::guarded_copy(to, from, sge.length) || !direct->write_counts()) return false;
-  pair.window().done_at_once(request.wr_id, queues::CompletionKind::kWrite,
-                             request.flags & queues::kSignaled);
-  return true;
 }
 
 bool Qp::send(const Now& now) {

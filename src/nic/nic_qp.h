@@ -51,9 +51,8 @@ class Qp final : qp::QpEvents {
     ring_->look_closely();
     ring_->show();
   }
-  // A small WRITE into memory of the peer that we map, while nothing else is under way: done before
-  // it is posted. False: it takes the general way.
-  bool write_at_once(const qp::SendRequest& request);
+  // Posts it by the short way (at_once.cc). False: it takes the general way.
+  bool post_at_once(const qp::SendRequest& request);
   // Sends what was just posted; true as turn().
   bool send(const Now& now);
   // When it wants a turn although nothing comes; asked after a turn at `now`.
@@ -91,6 +90,8 @@ class Qp final : qp::QpEvents {
  private:
   void qp_event(QpNum number, qp::QpEvent event) override;
   void after_turn(const Now& now);
+  bool write_at_once(const qp::SendRequest& request);
+  bool send_at_once(const qp::SendRequest& request);
 
   Pd* pd_;
   Cq* send_cq_;

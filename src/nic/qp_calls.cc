@@ -145,7 +145,7 @@ Result<void, qp::PostError> post_locked(Qp& qp, std::span<const qp::SendRequest>
   Result<void, qp::PostError> result;
   std::size_t at_once = 0;
   for (const qp::SendRequest& request : requests) {
-    if (qp.write_at_once(request)) {
+    if (qp.post_at_once(request)) {
       ++at_once;
       ++posted;
       continue;

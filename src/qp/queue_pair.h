@@ -110,6 +110,8 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
 
   // Something unforeseen (the completion queue overran, the carrier broke): ERR with the event.
   void fail(QpEvent event);
+  // Writes a work request as the queue holds it: into the stride of this queue pair's queue.
+  void fill(queues::SendWqe& wqe, const SendRequest& request) const;
 
  private:
   void window_failed(WindowFault fault) override;
@@ -123,7 +125,6 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   void enter_error();
   void start_afresh();
   void tell(QpEvent event);
-  void fill(queues::SendWqe& wqe, const SendRequest& request) const;
 
   SectionLock own_lock_;
   SectionLock* lock_;

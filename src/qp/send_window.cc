@@ -296,6 +296,21 @@ void SendWindow::peer_lost(const Now&) {
   if (is_active()) fail_oldest(Status::kRetryExceeded, Reason::kPeerLost);
 }
 
+// Only for what needs no more checks than the caller made: no READ, no datagram.
+void SendWindow::issued_at_once() {
+  Entry& entry = at(fetched_);
+  const SendWqe& copy = wqe(fetched_);
+  describe(entry, copy, fetched_);
+  std::uint64_t length = copy.flags & queues::kInline ? copy.inline_length : 0;
+  for (const Sge& sge : queues::SendQueue::sges(copy))
+    length += sge.length;
+  entry.op.length = length;
+  config_.queue->post();
+  cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();
+  shown_ = cursor_ - 1;
+  if (config_.type != QpType::kRc) complete_upto(cursor_);
+}
+
 void SendWindow::done_at_once(std::uint64_t wr_id, queues::CompletionKind kind, bool is_signaled) {
   config_.queue->post_done();
   done_ = cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();

@@ -64,6 +64,17 @@ class SendWindow {
   }
   // A work request that was executed as it was posted, while the window was caught up.
   void done_at_once(std::uint64_t wr_id, queues::CompletionKind kind, bool is_signaled);
+  // Everything posted is on its way or done, and one more could follow it at once.
+  bool is_open() const {
+    const std::uint32_t posted = config_.queue->posted();
+    return mode_ == Mode::kRunning && cursor_ == posted && fetched_ == posted && !resume_at_ &&
+           posted - done_ <= mask_ && config_.queue->used() < config_.queue->depth();
+  }
+  // A work request that is sent as it is posted, while the window is open: fill in the WQE, send
+  // it under this index, then say so. A carrier may ask for its payload later as for any other.
+  OpIndex open_index() const { return OpIndex(fetched_); }
+  queues::SendWqe& open_wqe() { return *new (wqe_room(fetched_).data()) queues::SendWqe; }
+  void issued_at_once();
   // The next operation to send, or null: nothing posted, not in a state that sends, a fence, too
   // many READs outstanding, the window is full, or an RNR timer runs. The same one until issued().
   const Operation* next(const Now& now);
@@ -76,12 +87,6 @@ class SendWindow {
   // The peer has not got this one nor any after it, through nobody's fault: next() offers them
   // again, and no counter tells. As answered(), those before it are done.
   void repeat_from(OpIndex op);
-  // The peer has acknowledged a part of the oldest operation: it is there, so the counters begin
-  // again (9.7.5.1.4), also within a long message.
-  void progressed() {
-    retries_left_ = retry_count_;
-    rnr_left_ = rnr_retry_;
-  }
   // The peer has acknowledged a part of the oldest operation: it is there, so the counters begin
   // again (9.7.5.1.4), also within a long message.
   void progressed() {

@@ -1,0 +1,73 @@
+// SPDX-License-Identifier: MIT
+// The short way of small messages on one host: what a program posts while nothing stands before it
+// is done, or sent, before ibv_post_send returns, without a work request in the queue. Whatever is
+// unusual takes the general way, which also finds the right error.
+#include "memory/guarded_copy.h"
+#include "nic/nic_qp.h"
+
+namespace verbena::nic {
+namespace {
+
+// So much is copied within a few microseconds.
+constexpr std::uint32_t kWriteMax = 128 * 1024;
+
+// The memory of a request's only piece; null where it is not that simple.
+const std::byte* source_of(const qp::SendRequest& request, const qp::QpConfig& config) {
+  const Sge& sge = request.sges.front();
+  if (sge.length == 0) return nullptr;
+  if (request.flags & queues::kInline) {
+    const bool fits = sge.length <= config.inline_max;
+    return fits ? reinterpret_cast<const std::byte*>(sge.address) : nullptr;
+  }
+  if (config.send_sge_max == 0) return nullptr;
+  auto lease = config.regions->lease(sge.key, config.pd, sge.address, sge.length, 0);
+  if (!lease) return nullptr;
+  const memory::Extent extent = lease->next();
+  return extent.length == sge.length ? extent.address : nullptr;
+}
+
+}  // namespace
+
+bool Qp::post_at_once(const qp::SendRequest& request) {
+  if (!ring_ || request.sges.size() != 1) return false;
+  if (request.opcode == queues::SendOpcode::kWrite) return write_at_once(request);
+  if (request.opcode == queues::SendOpcode::kSend) return send_at_once(request);
+  return false;
+}
+
+bool Qp::write_at_once(const qp::SendRequest& request) {
+  if (!pair.window().is_caught_up()) return false;
+  local::Direct* const direct = ring_->direct_now(pair.window());
+  const std::uint32_t length = request.sges.front().length;
+  if (!direct || length > kWriteMax) return false;
+  const std::byte* const from = source_of(request, pair.config());
+  if (!from) return false;
+  std::byte* const to = direct->target_of_write(request.remote_key, request.remote_address, length);
+  if (!to || !memory::guarded_copy(to, from, length) || !direct->write_counts()) return false;
+  pair.window().done_at_once(request.wr_id, queues::CompletionKind::kWrite,
+                             request.flags & queues::kSignaled);
+  return true;
+}
+
+bool Qp::send_at_once(const qp::SendRequest& request) {
+  qp::SendWindow& window = pair.window();
+  // A fence waits for READs that are outstanding.
+  if (!window.is_open() || request.flags & queues::kFence) return false;
+  const std::byte* const from = source_of(request, pair.config());
+  if (!from) return false;
+  Sge source = request.sges.front();
+  if (request.flags & queues::kInline) source.key = {};
+  const bool sent = ring_->send_at_once({.index = window.open_index(),
+                                         .from = from,
+                                         .source = source,
+                                         .is_solicited = (request.flags & queues::kSolicited) != 0,
+                                         .is_first_out = window.oldest() == window.open_index()});
+  if (!sent) return false;
+  pair.fill(window.open_wqe(), request);
+  window.issued_at_once();
+  awaits_answer.store(window.has_outstanding(), std::memory_order_relaxed);
+  ring_->ring_if_needed();
+  return true;
+}
+
+}  // namespace verbena::nic
