@@ -81,7 +81,7 @@ inline std::vector<Kept> drain(Port& port, std::size_t least = 0, Instant now = 
 // Sends `count` packets of one size, numbered from `first`, in as few trains as can be.
 inline void send_packets(Port& port, const Route& route, std::size_t count, std::uint32_t size,
                          std::uint32_t first = 0, Instant now = {}) {
-  TrainBuilder builder(port.limits(), 1 << 20, 256);
+  TrainBuilder builder(port.limits(), std::min<std::size_t>(count * size, 1 << 20), 256);
   for (std::uint32_t i = 0; i < count; ++i) {
     auto place = builder.place(route, size);
     if (!place) {
