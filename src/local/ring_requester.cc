@@ -184,8 +184,10 @@ RingRequester::Sent RingRequester::send_payload(qp::SendWindow& window, const qp
   const std::uint64_t length = op.length;
   const qp::OpIndex index = op.index;
   const bool may_lend = own_ && type_ == qp::QpType::kRc && length >= kLentMin;
-  const std::optional<Sge> source = may_lend ? window.only_sge(index) : std::nullopt;
-  const bool lends = source && is_borrowed(source->key);
+  // Without key: it has no single source.
+  const Sge source = may_lend ? window.only_sge(index).value_or(Sge{}) : Sge{};
+  const bool has_source = source.key.value != 0;
+  const bool lends = has_source && is_borrowed(source.key);
   for (;;) {
     const auto piece = static_cast<std::uint32_t>(
         std::min<std::uint64_t>(lends ? kLentMax : kPieceMax, length - sent_));
@@ -193,8 +195,8 @@ RingRequester::Sent RingRequester::send_payload(qp::SendWindow& window, const qp
     RequestRecord* record = reserve(units, op);
     if (!record) return Sent::kLater;
     std::uint8_t flags = flags_of(op);
-    if (lends || (source && piece > kInlineMax)) {
-      record->source = {source->address + sent_, source->key.value, 0};
+    if (lends || (has_source && piece > kInlineMax)) {
+      record->source = {source.address + sent_, source.key.value, 0};
       flags |= lends ? kNamesSource | kLent : kNamesSource;
     }
     if (!lends && piece != 0) {

@@ -135,10 +135,10 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   };
   struct Message {
     MessageKind kind;
-    std::uint32_t from_qp;
-    std::uint32_t to_qp;
-    std::uint32_t qp_type;
-    std::uint64_t conduit_id;  // or the id of a file
+    std::uint32_t from_qp = 0;
+    std::uint32_t to_qp = 0;
+    std::uint32_t qp_type = 0;
+    std::uint64_t conduit_id = 0;  // or the id of a file
   };
   struct Offer {
     QpNum qp;
