@@ -101,7 +101,7 @@ class AdoptionEvents {
 };
 
 struct AdoptionOptions {
-  AdoptionLimits limits;
+  AdoptionLimits limits = {};
   AdoptionEvents* events = nullptr;
   // Threads that never touch program memory while adopt() or release() runs: the control thread,
   // our NIC threads, and the one that waits for the call.
