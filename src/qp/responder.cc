@@ -242,7 +242,6 @@ void Responder::complete_failed(Status status, Reason reason) {
 
 Result<void, Refusal> Responder::check_range(MemoryKey key, std::uint64_t address,
                                              std::uint64_t length, std::uint32_t access) {
-  current_.in_progress = false;
   if (auto admitted = admit(access, length); !admitted) return admitted;
   if (length == 0) return {};
   const auto lease = config_.regions->lease(key, config_.pd, address, length, access);
@@ -252,6 +251,7 @@ Result<void, Refusal> Responder::check_range(MemoryKey key, std::uint64_t addres
 
 Result<void, Refusal> Responder::begin_write(MemoryKey key, std::uint64_t address,
                                              std::uint64_t length) {
+  current_.in_progress = false;
   return check_range(key, address, length, memory::kRemoteWrite);
 }
 

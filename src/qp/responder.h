@@ -78,6 +78,7 @@ class Responder {
   // packet; a retry repeats the whole WRITE.
   Result<void, Refusal> finish_write_with_immediate(std::uint64_t length, const Arrived& arrived);
 
+  // Also in the middle of a message: a READ may come again while the next message comes in.
   Result<void, Refusal> begin_read(MemoryKey key, std::uint64_t address, std::uint64_t length);
   Result<void, Refusal> read(MemoryKey key, std::uint64_t address, std::span<std::byte> to);
   // The value before. Misaligned: kInvalidRequest.

@@ -1,0 +1,38 @@
+// SPDX-License-Identifier: MIT
+#include "roce/answer_queue.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace verbena::roce {
+
+AnswerQueue::AnswerQueue(std::uint32_t most) : most_(most) { owed_.reserve(most + kAgainMost); }
+
+bool AnswerQueue::add(const OwedAnswer& answer) {
+  const auto first_times = std::count_if(owed_.begin(), owed_.end(),
+                                         [](const OwedAnswer& owed) { return !owed.is_again; });
+  if (std::cmp_greater_equal(first_times, most_)) return false;
+  owed_.push_back(answer);
+  return true;
+}
+
+void AnswerQueue::add_again(const OwedAnswer& answer) {
+  auto place = owed_.begin();
+  while (place != owed_.end() && place->end() - answer.psn <= 0)
+    ++place;
+  if (place != owed_.end() && place->psn - answer.psn <= 0 && place->end() == answer.end()) {
+    *place = answer;
+    return;
+  }
+  if (owed_.size() < most_ + kAgainMost) owed_.insert(place, answer);
+}
+
+const std::uint64_t* AtomicReplay::find(wire::Psn psn) const {
+  for (std::uint32_t back = 1; back <= results_.size(); ++back) {
+    const Result& result = results_[(next_ - back) % results_.size()];
+    if (result.is_used && result.psn == psn) return &result.value;
+  }
+  return nullptr;
+}
+
+}  // namespace verbena::roce

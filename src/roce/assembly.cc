@@ -1,0 +1,85 @@
+// SPDX-License-Identifier: MIT
+#include "roce/assembly.h"
+
+namespace verbena::roce {
+
+using qp::Refusal;
+using wire::Kind;
+
+namespace {
+
+qp::Arrived arrived_of(const wire::Packet& packet) {
+  qp::Arrived arrived;
+  arrived.has_immediate = packet.shape->immediate;
+  arrived.invalidates = packet.shape->ieth;
+  arrived.is_solicited = packet.is_solicited;
+  arrived.immediate = packet.shape->ieth ? packet.invalidate_key.value : packet.immediate;
+  return arrived;
+}
+
+// With this path MTU. The opcode's own rules were checked when the packet was parsed.
+bool has_possible_length(const wire::Packet& packet, std::uint32_t path_mtu) {
+  if (packet.shape->payload == wire::Payload::kFull) return packet.payload.size() == path_mtu;
+  return packet.payload.size() <= path_mtu;
+}
+
+}  // namespace
+
+bool Assembly::fits(const wire::Packet& packet) const {
+  if (packet.shape->is_response || !wire::may_follow(last_, *packet.shape)) return false;
+  if (!has_possible_length(packet, path_mtu_)) return false;
+  return packet.shape->kind != Kind::kWrite || packet.shape->starts_message() || fits_write(packet);
+}
+
+// The DMA length said how much there would be.
+bool Assembly::fits_write(const wire::Packet& packet) const {
+  const std::uint64_t upto = offset_ + packet.payload.size();
+  return packet.shape->ends_message() ? upto == length_ : upto < length_;
+}
+
+Result<void, Refusal> Assembly::take(const wire::Packet& packet, qp::Responder& responder) {
+  const auto done = packet.shape->kind == Kind::kSend ? take_send(packet, responder)
+                                                      : take_write(packet, responder);
+  if (!done) return done;
+  offset_ = (packet.shape->starts_message() ? 0 : offset_) + packet.payload.size();
+  last_ = packet.shape;
+  return done;
+}
+
+Result<void, Refusal> Assembly::take_send(const wire::Packet& packet, qp::Responder& responder) {
+  std::uint64_t offset = offset_;
+  if (packet.shape->starts_message()) {
+    offset = 0;
+    const auto begun = packet.shape->ends_message() ? responder.begin_receive(packet.payload.size())
+                                                    : responder.begin_receive_of_any_length();
+    if (!begun) return begun;
+  }
+  if (!packet.payload.empty()) {
+    if (auto placed = responder.place(offset, packet.payload); !placed) return placed;
+  }
+  if (!packet.shape->ends_message()) return {};
+  responder.length_known(offset + packet.payload.size());
+  return responder.finish_receive(arrived_of(packet));
+}
+
+Result<void, Refusal> Assembly::take_write(const wire::Packet& packet, qp::Responder& responder) {
+  const bool starts = packet.shape->starts_message();
+  const MemoryKey key = starts ? packet.remote_key : key_;
+  const std::uint64_t address = starts ? packet.remote_address : address_;
+  const std::uint64_t length = starts ? packet.dma_length : length_;
+  if (starts) {
+    if (auto begun = responder.begin_write(key, address, length); !begun) return begun;
+    key_ = key;
+    address_ = address;
+    length_ = length;
+  }
+  if (!packet.payload.empty()) {
+    const std::uint64_t offset = starts ? 0 : offset_;
+    if (auto written = responder.write(key, address + offset, packet.payload); !written)
+      return written;
+  }
+  if (!packet.shape->immediate) return {};
+  return responder.finish_write_with_immediate(length, arrived_of(packet));
+}
+
+}  // namespace verbena::roce

@@ -1,0 +1,43 @@
+// SPDX-License-Identifier: MIT
+// Puts the packets of SENDs and WRITEs together, which come in order and once: each is checked
+// against what came before it (IBTA vol 1, 9.7.4.1, 9.8.2.2) and carried out. What an unreliable
+// and a reliable responder have in common.
+#pragma once
+
+#include <cstdint>
+
+#include "qp/responder.h"
+#include "wire/packet.h"
+
+namespace verbena::roce {
+
+class Assembly {
+ public:
+  explicit Assembly(std::uint32_t path_mtu) : path_mtu_(path_mtu) {}
+
+  // Whether the packet may come now, by its opcode and its length.
+  bool fits(const wire::Packet& packet) const;
+  // A SEND or a WRITE that fits. Refused: nothing has changed, and the same packet may come again
+  // (kNotReady), or the message is over.
+  Result<void, qp::Refusal> take(const wire::Packet& packet, qp::Responder& responder);
+  // READ requests and atomics, which are whole messages.
+  void pass(const wire::Packet& packet) { last_ = packet.shape; }
+  // The rest of the message will not come.
+  void abandon() { last_ = nullptr; }
+  bool is_inside() const { return last_ != nullptr && !last_->ends_message(); }
+
+ private:
+  bool fits_write(const wire::Packet& packet) const;
+  Result<void, qp::Refusal> take_send(const wire::Packet& packet, qp::Responder& responder);
+  Result<void, qp::Refusal> take_write(const wire::Packet& packet, qp::Responder& responder);
+
+  std::uint32_t path_mtu_;
+  const wire::OpcodeShape* last_ = nullptr;
+  std::uint64_t offset_ = 0;  // bytes of the message that came
+  // Of a WRITE.
+  std::uint64_t length_ = 0;
+  std::uint64_t address_ = 0;
+  MemoryKey key_{};
+};
+
+}  // namespace verbena::roce

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+// RoCEv2 (IBTA vol 1, chapter 9 and annex A17) without input, output, clock and randomness: an
+// engine is the carrier of one queue pair. It gets decoded packets and a time, and gives packets to
+// a Wire and the time at which it wants to be called again.
+//
+//   qp::SendWindow ─► Requester ─► Wire ─► port ─► network ─► port ─► receive() ─► Responder
+//          ▲              ▲                                                           │
+//          └── answers ───┴────────────── receive() ◄── port ◄── network ◄── Wire ◄───┘
+//
+// How a NIC uses it, with the queue pair's lock held for every call:
+//
+// * RTR: make_engine() with the peer's number, its PSN and the path. A new connection is a new
+//   engine. RTS, and each change of attributes in RTS or SQD: start().
+// * For each datagram that came: wire::FlowIcrc::verify, wire::parse, find the queue pair, then
+//   receive(). A datagram whose ICRC is right and that parse refused: receive_broken() with what
+//   wire::parse_bth says. Nothing is sent for it yet but congestion notifications.
+// * After a batch, and when next_deadline() has come: collect(), serve(), issue(), as with every
+//   carrier. serve() sends what the batch asked for: so one acknowledgement for all of it. True
+//   from serve(), or a Wire that answered kNoRoom: again, when there is room.
+// * Wire::transmit: wire::DatagramBuilder in the port's train of this path, payload by the source,
+//   finish() with the train's index as id. Outgoing::is_ecn_capable becomes the port's Ecn.
+// * set_in_flight(): this connection's share of the receive buffers of both ends.
+// * next_deadline() falls due often under loss, rarely else.
+//
+// Datagrams (UD) are received by receive() with the IP head, from which the GRH is made; whom they
+// go to is asked of Paths.
+#pragma once
+
+#include <memory>
+
+#include "qp/carrier.h"
+#include "roce/congestion.h"
+#include "roce/settings.h"
+#include "roce/wire.h"
+#include "wire/malformed.h"
+#include "wire/packet.h"
+
+namespace verbena::roce {
+
+// What did not become a request or an answer.
+struct EngineCounters {
+  std::uint64_t other_service = 0;  // an opcode of another type of queue pair
+  std::uint64_t other_sender = 0;   // from an address that is not the peer's
+  std::uint64_t other_pkey = 0;
+  std::uint64_t notifications = 0;       // CNPs that came
+  std::uint64_t notifications_sent = 0;  //
+  std::uint64_t dropped = 0;             // unreliable: gaps, what had no receive, was refused
+};
+
+class Engine : public qp::Carrier {
+ public:
+  virtual void start(const qp::QpAttributes& attributes) = 0;
+  virtual void set_in_flight(const InFlight&) {}
+  virtual void receive(const wire::Packet& packet, const Arrival& arrival, qp::SendWindow& window,
+                       qp::Responder& responder, const Now& now) = 0;
+  virtual void receive_broken(const wire::Head& bth, wire::Malformed why,
+                              qp::Responder& responder) = 0;
+  virtual const EngineCounters& counters() const = 0;
+
+  // Nothing of ours ever touches the peer's memory, nor the peer ours.
+  bool quiesced() override { return true; }
+};
+
+// Where a datagram goes, by its address handle. Implemented by nic.
+class Paths {
+ public:
+  // Null: nowhere. Good while the caller runs.
+  virtual const Path* path_of(const qp::Operation& op) = 0;
+
+ protected:
+  ~Paths() = default;
+};
+
+// `wire`, `paths` (for UD) and `congestion` (may be null) are borrowed.
+std::unique_ptr<Engine> make_engine(const Settings& settings, Wire& wire, Paths* paths,
+                                    Congestion* congestion);
+
+}  // namespace verbena::roce

@@ -1,0 +1,47 @@
+// SPDX-License-Identifier: MIT
+// The carrier of a reliable connection: a requester and a responder.
+#pragma once
+
+#include "roce/engine.h"
+#include "roce/notifier.h"
+#include "roce/rc_responder.h"
+#include "roce/requester.h"
+
+namespace verbena::roce {
+
+class RcEngine final : public Engine {
+ public:
+  RcEngine(const Settings& settings, Wire& wire, Congestion* congestion);
+
+  void start(const qp::QpAttributes& attributes) override { requester_.start(attributes); }
+  void set_in_flight(const InFlight& most) override { requester_.set_in_flight(most); }
+  void receive(const wire::Packet& packet, const Arrival& arrival, qp::SendWindow& window,
+               qp::Responder& responder, const Now& now) override;
+  void receive_broken(const wire::Head& bth, wire::Malformed why,
+                      qp::Responder& responder) override;
+  const EngineCounters& counters() const override { return counters_; }
+
+  void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) override {
+    requester_.issue(window, budget, now);
+  }
+  void collect(qp::SendWindow& window, qp::Budget&, const Now& now) override {
+    requester_.collect(window, now);
+  }
+  bool serve(qp::Responder& responder, qp::Budget& budget, const Now& now) override {
+    return responder_.serve(responder, budget, now);
+  }
+  std::optional<Instant> next_deadline() const override;
+
+  const Requester& requester() const { return requester_; }
+  const RcResponder& responder() const { return responder_; }
+
+ private:
+  Settings settings_;
+  Congestion* congestion_;
+  Requester requester_;
+  RcResponder responder_;
+  Notifier notifier_;
+  EngineCounters counters_;
+};
+
+}  // namespace verbena::roce

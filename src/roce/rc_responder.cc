@@ -1,0 +1,290 @@
+// SPDX-License-Identifier: MIT
+// What comes in. rc_responder_send.cc has what goes out.
+#include "roce/rc_responder.h"
+
+#include <algorithm>
+
+namespace verbena::roce {
+
+using qp::Refusal;
+using wire::Kind;
+using wire::NakCode;
+using wire::Syndrome;
+
+namespace {
+
+// A requester that does not ask is acknowledged after so many packets (9.7.5.1.1 lets us).
+constexpr std::uint32_t kUnacknowledgedMax = 32;
+// Naming a gap again waits for a round trip that we do not know: longer each time.
+constexpr Duration kNameAgainAfter = Duration::microseconds(100);
+constexpr unsigned kNameAgainMost = 12;
+
+constexpr NakCode nak_of(Refusal refusal) {
+  switch (refusal) {
+    case Refusal::kInvalidRequest: return NakCode::kInvalidRequest;
+    case Refusal::kAccess: return NakCode::kRemoteAccessError;
+    case Refusal::kOperation: return NakCode::kRemoteOperationalError;
+    case Refusal::kNotReady: break;
+  }
+  return NakCode::kRemoteOperationalError;
+}
+
+constexpr Psn later(Psn a, Psn b) { return a - b > 0 ? a : b; }
+
+}  // namespace
+
+RcResponder::RcResponder(const Settings& settings, Wire& wire)
+    : settings_(settings),
+      wire_(wire),
+      expected_(settings.receive_psn),
+      assembly_(settings.path_mtu),
+      answers_(settings.reads_in_max),
+      atomics_(settings.reads_in_max),
+      kept_(settings.reorder_packets, settings.path_mtu),
+      highest_(expected_),
+      named_upto_(expected_),
+      due_upto_(expected_) {}
+
+RcResponder::Standing RcResponder::classify(Psn psn) const {
+  const std::int32_t distance = psn - expected_;
+  if (distance == 0) return Standing::kExpected;
+  return distance < 0 ? Standing::kDuplicate : Standing::kAhead;
+}
+
+std::uint32_t RcResponder::psns_of(const wire::Packet& packet) const {
+  if (packet.shape->kind != Kind::kReadRequest) return 1;
+  return wire::packets_of(packet.dma_length, settings_.path_mtu);
+}
+
+void RcResponder::receive(const wire::Packet& packet, qp::Responder& responder, const Now& now) {
+  if (!responder.is_receiving() || refusal_) return;
+  ++counters_.packets;
+  switch (classify(packet.psn)) {
+    case Standing::kExpected:
+      if (accept(packet, responder)) accept_kept(responder, now);
+      return;
+    case Standing::kDuplicate: return repeat(packet, responder);
+    case Standing::kAhead: return keep(packet, now);
+  }
+}
+
+void RcResponder::receive_broken(Psn psn, qp::Responder& responder) {
+  if (!responder.is_receiving() || refusal_ || classify(psn) != Standing::kExpected) return;
+  responder.broken_request();
+  refuse_packet(Refusal::kInvalidRequest, responder);
+}
+
+// -- expected -----------------------------------------------------------------------------------
+
+bool RcResponder::accept(const wire::Packet& packet, qp::Responder& responder) {
+  if (!assembly_.fits(packet)) {
+    responder.broken_request();
+    return refuse_packet(Refusal::kInvalidRequest, responder);
+  }
+  const auto done = execute(packet, responder);
+  if (!done) return refuse_packet(done.error(), responder);
+  expected_ = expected_ + psns_of(packet);
+  if (packet.shape->ends_message()) msn_ = msn_.next();
+  waits_ = false;
+  const bool is_answered = packet.shape->kind != Kind::kSend && packet.shape->kind != Kind::kWrite;
+  if (is_answered) return true;
+  ++unacknowledged_;
+  ack_due_ |= packet.ack_request || unacknowledged_ >= kUnacknowledgedMax;
+  return true;
+}
+
+// What has come before its turn, and now it is.
+void RcResponder::accept_kept(qp::Responder& responder, const Now& now) {
+  times_named_ = 0;
+  while (const wire::Packet* packet = kept_.find(expected_)) {
+    const Psn from = expected_;
+    if (!accept(*packet, responder)) return;
+    for (Psn psn = from; psn != expected_ && !kept_.is_empty(); psn = psn.next())
+      kept_.release(psn);
+  }
+  named_upto_ = later(named_upto_, expected_);
+  due_upto_ = later(due_upto_, expected_);
+  highest_ = later(highest_, expected_);
+  if (kept_.is_empty()) {
+    gap_at_ = Instant::never();
+    highest_ = named_upto_ = due_upto_ = expected_;
+  } else if (!settings_.selective) {
+    gap_at_ = now + settings_.reorder_patience;
+  }
+}
+
+Result<void, Refusal> RcResponder::execute(const wire::Packet& packet, qp::Responder& responder) {
+  switch (packet.shape->kind) {
+    case Kind::kSend:
+    case Kind::kWrite: return assembly_.take(packet, responder);
+    case Kind::kReadRequest: return execute_read(packet, responder);
+    case Kind::kCompareSwap:
+    case Kind::kFetchAdd: return execute_atomic(packet, responder);
+    case Kind::kFlush:  // the queue pair does not have them (yet): unsupported (9.9.3)
+    case Kind::kAtomicWrite: break;
+    case Kind::kReadResponse:  // no requests: never come here
+    case Kind::kAcknowledge:
+    case Kind::kAtomicAcknowledge:
+    case Kind::kCongestionNotification: break;
+  }
+  responder.broken_request();
+  return refuse(Refusal::kInvalidRequest);
+}
+
+Result<void, Refusal> RcResponder::execute_read(const wire::Packet& packet,
+                                                qp::Responder& responder) {
+  auto begun = responder.begin_read(packet.remote_key, packet.remote_address, packet.dma_length);
+  if (!begun) return begun;
+  const bool has_room = answers_.add({.psn = packet.psn,
+                                      .msn = msn_.next(),
+                                      .packets = psns_of(packet),
+                                      .key = packet.remote_key,
+                                      .address = packet.remote_address,
+                                      .length = packet.dma_length});
+  if (!has_room) {
+    responder.broken_request();
+    return refuse(Refusal::kInvalidRequest);
+  }
+  assembly_.pass(packet);
+  return {};
+}
+
+Result<void, Refusal> RcResponder::execute_atomic(const wire::Packet& packet,
+                                                  qp::Responder& responder) {
+  const bool is_add = packet.shape->kind == Kind::kFetchAdd;
+  // Its answer's place first: an atomic is executed once.
+  OwedAnswer answer{.psn = packet.psn, .msn = msn_.next(), .is_atomic = true};
+  const auto before = responder.atomic(packet.remote_key, packet.remote_address,
+                                       {.add = is_add,
+                                        .operand = is_add ? packet.swap_or_add : packet.compare,
+                                        .swap = is_add ? 0 : packet.swap_or_add});
+  if (!before) return refuse(before.error());
+  answer.value = *before;
+  atomics_.add(packet.psn, *before);
+  answers_.add_again(answer);
+  assembly_.pass(packet);
+  return {};
+}
+
+// False, always: nothing was accepted.
+bool RcResponder::refuse_packet(Refusal refusal, qp::Responder& responder) {
+  ack_due_ = false;  // the NAK says it, too
+  waits_ = true;
+  kept_.clear();
+  gap_at_ = Instant::never();
+  highest_ = named_upto_ = due_upto_ = expected_;
+  gaps_.clear();
+  if (refusal == Refusal::kNotReady) {
+    ++counters_.not_ready;
+    refusal_ = Syndrome::rnr_nak(responder.rnr_timer());
+    return false;
+  }
+  ++counters_.refused;
+  refusal_ = Syndrome::nak(nak_of(refusal));
+  return false;
+}
+
+// -- duplicate ----------------------------------------------------------------------------------
+
+void RcResponder::repeat(const wire::Packet& packet, qp::Responder& responder) {
+  ++counters_.duplicates;
+  switch (packet.shape->kind) {
+    case Kind::kSend:
+    case Kind::kWrite: ack_due_ = true; return;
+    case Kind::kReadRequest: return repeat_read(packet, responder);
+    case Kind::kCompareSwap:
+    case Kind::kFetchAdd:
+      if (const std::uint64_t* value = atomics_.find(packet.psn)) {
+        answers_.add_again({.psn = packet.psn, .msn = msn_, .is_atomic = true, .value = *value});
+      }
+      return;
+    case Kind::kFlush:
+    case Kind::kAtomicWrite:
+    case Kind::kReadResponse:
+    case Kind::kAcknowledge:
+    case Kind::kAtomicAcknowledge:
+    case Kind::kCongestionNotification: return;
+  }
+}
+
+// All of it or a part, but nothing that was not asked for before. It is executed again, so its key
+// is checked again: the region may be gone by now (9.7.5.1.5).
+void RcResponder::repeat_read(const wire::Packet& packet, qp::Responder& responder) {
+  const std::uint32_t packets = psns_of(packet);
+  if (expected_ - packet.psn < static_cast<std::int32_t>(packets)) return;
+  auto begun = responder.begin_read(packet.remote_key, packet.remote_address, packet.dma_length);
+  if (!begun) {
+    expected_ = packet.psn;  // where the NAK goes; the queue pair has failed
+    refuse_packet(begun.error(), responder);
+    return;
+  }
+  answers_.add_again({.psn = packet.psn,
+                      .msn = msn_,
+                      .packets = packets,
+                      .is_again = true,
+                      .key = packet.remote_key,
+                      .address = packet.remote_address,
+                      .length = packet.dma_length});
+}
+
+// -- ahead --------------------------------------------------------------------------------------
+
+void RcResponder::keep(const wire::Packet& packet, const Now& now) {
+  ++counters_.ahead;
+  // After an RNR NAK everything is dropped until its packet comes again (9.7.5.2.8).
+  if (waits_ && kept_.is_empty()) return;
+  const auto ahead = static_cast<std::uint32_t>(packet.psn - expected_);
+  if (!kept_.keep(packet, ahead)) {
+    if (!settings_.selective) name_one_gap();
+    return;
+  }
+  if (packet.psn - highest_ > 0) highest_ = packet.psn;
+  // Not later than what waits already, for instance to name all gaps once more.
+  const Instant soon = now + settings_.reorder_patience;
+  if (gap_at_ <= soon) return;
+  due_upto_ = highest_;
+  gap_at_ = soon;
+}
+
+// Once: until what is missing has come, another NAK would only make the requester go back again
+// (9.7.5.2.4).
+void RcResponder::name_one_gap() {
+  if (waits_) return;
+  waits_ = true;
+  gaps_.add(expected_, 1);
+}
+
+void RcResponder::name_gaps(Instant now) {
+  gap_at_ = Instant::never();
+  if (settings_.selective) return name_all_gaps(now);
+  name_one_gap();
+}
+
+// Selective: what is missing before due_upto_, and has not been named. When all are named, they are
+// again, after a while.
+void RcResponder::name_all_gaps(Instant now) {
+  if (kept_.is_empty()) return;
+  if (due_upto_ - named_upto_ <= 0) {
+    named_upto_ = expected_;
+    times_named_ = std::min(times_named_ + 1, kNameAgainMost);
+  }
+  for (Psn psn = later(named_upto_, expected_); due_upto_ - psn > 0;) {
+    std::uint32_t run = 0;
+    while (due_upto_ - (psn + run) > 0 && !kept_.has(psn + run))
+      ++run;
+    gaps_.add(psn, run);
+    psn = psn + std::max(1u, run);
+  }
+  named_upto_ = due_upto_;
+  const bool has_more = highest_ - due_upto_ > 0;
+  due_upto_ = highest_;
+  gap_at_ = now + (has_more ? settings_.reorder_patience
+                            : settings_.reorder_patience + kNameAgainAfter * (1 << times_named_));
+}
+
+std::optional<Instant> RcResponder::next_deadline() const {
+  if (gap_at_ == Instant::never()) return std::nullopt;
+  return gap_at_;
+}
+
+}  // namespace verbena::roce

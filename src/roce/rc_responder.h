@@ -1,0 +1,101 @@
+// SPDX-License-Identifier: MIT
+// The responder of a reliable connection (IBTA vol 1, 9.7.4, 9.7.5.1, 9.7.5.2): every packet is
+// first classified by its PSN, then acted upon.
+//
+//   expected    carried out, and what waited for it               -> ACK, answer, or NAK
+//   duplicate   SEND, WRITE: acknowledged again                   -> ACK
+//               READ: executed again                              -> answer
+//               atomic: answered from a table, never executed twice
+//   ahead       kept if there is a buffer, else dropped           -> NAK, once a gap
+//
+// What is to be sent waits for serve(): one ACK for all that came in a batch, behind the answers of
+// READs that come before it.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/time.h"
+#include "qp/carrier.h"
+#include "roce/answer_queue.h"
+#include "roce/assembly.h"
+#include "roce/reorder_buffer.h"
+#include "roce/repairs.h"
+#include "roce/settings.h"
+#include "roce/wire.h"
+
+namespace verbena::roce {
+
+struct ResponderCounters {
+  std::uint64_t packets = 0;  // requests, of any standing
+  std::uint64_t duplicates = 0;
+  std::uint64_t ahead = 0;
+  std::uint64_t acks = 0;
+  std::uint64_t naks = 0;       // sequence errors
+  std::uint64_t not_ready = 0;  // RNR NAKs
+  std::uint64_t refused = 0;    // requests that end the connection
+};
+
+class RcResponder {
+ public:
+  RcResponder(const Settings& settings, Wire& wire);
+
+  void receive(const wire::Packet& packet, qp::Responder& responder, const Now& now);
+  // A packet for us that parse refused, with the right ICRC (wire::deserves_nak).
+  void receive_broken(Psn psn, qp::Responder& responder);
+  // True: there is more to send.
+  bool serve(qp::Responder& responder, qp::Budget& budget, const Now& now);
+  std::optional<Instant> next_deadline() const;
+  const ResponderCounters& counters() const { return counters_; }
+
+ private:
+  enum class Standing : std::uint8_t { kExpected, kDuplicate, kAhead };
+  Standing classify(Psn psn) const;
+
+  bool accept(const wire::Packet& packet, qp::Responder& responder);
+  void accept_kept(qp::Responder& responder, const Now& now);
+  Result<void, qp::Refusal> execute(const wire::Packet& packet, qp::Responder& responder);
+  Result<void, qp::Refusal> execute_read(const wire::Packet& packet, qp::Responder& responder);
+  Result<void, qp::Refusal> execute_atomic(const wire::Packet& packet, qp::Responder& responder);
+  bool refuse_packet(qp::Refusal refusal, qp::Responder& responder);
+  void repeat(const wire::Packet& packet, qp::Responder& responder);
+  void repeat_read(const wire::Packet& packet, qp::Responder& responder);
+  void keep(const wire::Packet& packet, const Now& now);
+
+  void name_gaps(Instant now);
+  void name_one_gap();
+  void name_all_gaps(Instant now);
+
+  enum class Progress : std::uint8_t { kDone, kMore };
+  Progress send_answers(qp::Responder& responder, qp::Budget& budget);
+  Wire::Sent send_answer(OwedAnswer& answer, qp::Responder& responder, qp::Budget& budget);
+  Progress send_gaps();
+  Progress send_acknowledge();
+  Wire::Sent transmit(Psn psn, wire::Syndrome syndrome, wire::Msn msn);
+  wire::Head head_of(wire::Code code, Psn psn) const;
+  std::uint32_t psns_of(const wire::Packet& packet) const;
+
+  Settings settings_;
+  Wire& wire_;
+  Psn expected_;
+  wire::Msn msn_;
+  Assembly assembly_;
+  AnswerQueue answers_;
+  AtomicReplay atomics_;
+
+  bool ack_due_ = false;
+  std::uint32_t unacknowledged_ = 0;       // packets
+  std::optional<wire::Syndrome> refusal_;  // of expected_, not sent yet
+  bool waits_ = false;  // an RNR NAK or a NAK went out, and its packet has not come
+
+  ReorderBuffer kept_;
+  Psn highest_;                        // of what is ahead
+  Psn named_upto_;                     // gaps before this were named
+  Psn due_upto_;                       // those before this are named when the patience ends
+  Instant gap_at_ = Instant::never();  // the end of the patience
+  unsigned times_named_ = 0;
+  Repairs gaps_;  // to be named now
+  ResponderCounters counters_;
+};
+
+}  // namespace verbena::roce

@@ -1,0 +1,132 @@
+// SPDX-License-Identifier: MIT
+// What the responder of a reliable connection sends: answers of READs and atomics in the order of
+// their PSNs, then NAKs, then one ACK for everything (IBTA vol 1, 9.7.5.1.1, 9.7.5.2).
+#include <algorithm>
+
+#include "roce/rc_responder.h"
+
+namespace verbena::roce {
+
+using wire::Code;
+using wire::NakCode;
+using wire::Opcode;
+using wire::Service;
+using wire::Syndrome;
+
+namespace {
+
+constexpr Code answer_code(bool is_first, bool is_last) {
+  if (is_first) return is_last ? Code::kReadResponseOnly : Code::kReadResponseFirst;
+  return is_last ? Code::kReadResponseLast : Code::kReadResponseMiddle;
+}
+
+}  // namespace
+
+bool RcResponder::serve(qp::Responder& responder, qp::Budget& budget, const Now& now) {
+  if (gap_at_ != Instant::never() && now >= gap_at_) name_gaps(now);
+  if (!responder.is_receiving()) {
+    answers_.clear();
+    gaps_.clear();
+    ack_due_ = false;
+  }
+  if (send_answers(responder, budget) == Progress::kMore) return true;
+  if (send_gaps() == Progress::kMore) return true;
+  return send_acknowledge() == Progress::kMore;
+}
+
+wire::Head RcResponder::head_of(Code code, Psn psn) const {
+  wire::Head head;
+  head.opcode = Opcode::of(Service::kRc, code);
+  head.pkey = settings_.pkey;
+  head.dest_qp = settings_.peer;
+  head.psn = psn;
+  return head;
+}
+
+RcResponder::Progress RcResponder::send_answers(qp::Responder& responder, qp::Budget& budget) {
+  while (!answers_.is_empty()) {
+    if (budget.spent()) return Progress::kMore;
+    OwedAnswer& answer = answers_.front();
+    switch (send_answer(answer, responder, budget)) {
+      case Wire::Sent::kNoRoom: return Progress::kMore;
+      case Wire::Sent::kNoPayload: break;  // refused: nothing of it is owed any more
+      case Wire::Sent::kSent:
+        if (++answer.done == answer.packets) answers_.pop();
+        break;
+    }
+  }
+  return Progress::kDone;
+}
+
+// The next packet of one answer. When the memory is gone meanwhile, a NAK at its place, and the
+// queue pair has failed (9.7.4.1.5).
+Wire::Sent RcResponder::send_answer(OwedAnswer& answer, qp::Responder& responder,
+                                    qp::Budget& budget) {
+  const bool is_first = answer.done == 0;
+  const bool is_last = answer.done + 1 == answer.packets;
+  const Psn psn = answer.psn + answer.done;
+  Outgoing packet{.head = head_of(Code::kAtomicAcknowledge, psn), .is_ecn_capable = true};
+  packet.head.syndrome = Syndrome::ack();
+  packet.head.msn = answer.msn;
+  packet.head.original = answer.value;
+  if (answer.is_atomic) {
+    budget.take(sizeof answer.value);
+    return wire_.transmit(packet, settings_.path, [](std::span<std::byte>) { return true; });
+  }
+  packet.head.opcode = Opcode::of(Service::kRc, answer_code(is_first, is_last));
+  const std::uint32_t offset = answer.done * settings_.path_mtu;
+  packet.payload_bytes = std::min(settings_.path_mtu, answer.length - offset);
+  std::optional<qp::Refusal> refused;
+  const Wire::Sent sent = wire_.transmit(packet, settings_.path, [&](std::span<std::byte> to) {
+    const auto read = responder.read(answer.key, answer.address + offset, to);
+    if (!read) refused = read.error();
+    return read.has_value();
+  });
+  if (sent == Wire::Sent::kNoPayload) {
+    answers_.clear();
+    expected_ = psn;
+    refuse_packet(refused.value_or(qp::Refusal::kOperation), responder);
+  }
+  budget.take(packet.payload_bytes);
+  return sent;
+}
+
+RcResponder::Progress RcResponder::send_gaps() {
+  while (!gaps_.is_empty()) {
+    const Repairs::Range gap = gaps_.front();
+    const wire::Msn msn = settings_.selective ? wire::Msn(gap.count) : msn_;
+    // It may have come meanwhile.
+    if (gap.first - expected_ >= 0) {
+      if (transmit(gap.first, Syndrome::nak(NakCode::kPsnSequenceError), msn) !=
+          Wire::Sent::kSent) {
+        return Progress::kMore;
+      }
+      ++counters_.naks;
+      ack_due_ &= settings_.selective;
+    }
+    gaps_.take(gap.count);
+  }
+  return Progress::kDone;
+}
+
+RcResponder::Progress RcResponder::send_acknowledge() {
+  if (!refusal_ && !ack_due_) return Progress::kDone;
+  const Psn psn = refusal_ ? expected_ : expected_.previous();
+  if (transmit(psn, refusal_.value_or(Syndrome::ack()), msn_) != Wire::Sent::kSent) {
+    return Progress::kMore;
+  }
+  counters_.acks += refusal_ ? 0 : 1;
+  refusal_.reset();
+  ack_due_ = false;
+  unacknowledged_ = 0;
+  return Progress::kDone;
+}
+
+Wire::Sent RcResponder::transmit(Psn psn, Syndrome syndrome, wire::Msn msn) {
+  Outgoing packet{.head = head_of(Code::kAcknowledge, psn)};
+  packet.head.syndrome = syndrome;
+  packet.head.msn = msn;
+  return wire_.transmit(packet, settings_.path, [](std::span<std::byte>) { return true; });
+}
+
+}  // namespace verbena::roce

@@ -1,0 +1,163 @@
+// SPDX-License-Identifier: MIT
+// The requester of a reliable connection (IBTA vol 1, 9.7.2, 9.7.3, 9.7.5): operations become
+// packets, answers become progress, and what is lost is sent again.
+//
+//      finished_      acknowledged_      send_          high_            next_
+//         |--executed there--|--on its way--|--to repeat--|--not sent yet--|
+//
+// finished_: everything before is over. acknowledged_: everything before is executed by the
+// responder, but answers of READs and atomics may be missing. send_: what is sent next; behind
+// high_ it is a repetition. next_: where the next operation begins.
+//
+// Loss shows in one of four ways. A NAK names the gap: what follows it is sent at once. An answer
+// jumps over one of a READ: just that is asked for again. Silence of a round trip and a half: the
+// first missing packet is sent once more and asks for an acknowledgement (a probe; the last packet
+// of a message has nobody behind it that would show its loss). Silence of the local ACK timeout:
+// all that is not finished is sent again, and the send window counts it (9.7.5.1.4).
+//
+// Where both ends agreed on it (`selective`), the responder keeps what comes behind a gap, a NAK
+// carries the length of the gap in place of the MSN, acknowledges nothing, and only the gap is
+// repeated.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+
+#include "base/time.h"
+#include "qp/carrier.h"
+#include "roce/congestion.h"
+#include "roce/flight_line.h"
+#include "roce/psn_set.h"
+#include "roce/read_quota.h"
+#include "roce/repairs.h"
+#include "roce/round_trip.h"
+#include "roce/settings.h"
+#include "roce/wire.h"
+
+namespace verbena::roce {
+
+struct RequesterCounters {
+  std::uint64_t packets = 0;      // sent in all
+  std::uint64_t repeated = 0;     // of these, sent before
+  std::uint64_t naks = 0;         // sequence errors that made us go back, or repair
+  std::uint64_t probes = 0;       //
+  std::uint64_t timeouts = 0;     //
+  std::uint64_t strays = 0;       // answers to nothing: late, twice, or never asked for
+  std::uint64_t bad_answers = 0;  // of a READ, with a length that cannot be
+};
+
+class Requester {
+ public:
+  Requester(const Settings& settings, Wire& wire, Congestion* congestion);
+
+  // RTS, or changed attributes.
+  void start(const qp::QpAttributes& attributes);
+  void set_in_flight(const InFlight& most);
+
+  void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now);
+  // An acknowledgement, or the answer of a READ or an atomic.
+  void receive(const wire::Packet& packet, qp::SendWindow& window, const Now& now);
+  // Timers.
+  void collect(qp::SendWindow& window, const Now& now);
+  std::optional<Instant> next_deadline() const;
+
+  const RequesterCounters& counters() const { return counters_; }
+  const RoundTrip& round_trip() const { return round_trip_; }
+
+ private:
+  // What to send next: `most` packets from `psn` on.
+  struct Step {
+    Psn psn;
+    std::uint32_t most = 1;
+    bool is_repair = false;
+  };
+  struct Timers {
+    Instant retry = Instant::never();
+    Instant probe = Instant::never();
+    Instant repair = Instant::never();     // a gap in answers has lasted long enough
+    Instant departure = Instant::never();  // congestion control lets nothing leave before
+    Instant resume = Instant::never();     // RNR
+    Instant next() const;
+  };
+
+  // Sending.
+  std::optional<Step> next_step(qp::SendWindow& window, const Now& now);
+  bool seek(qp::SendWindow& window, const Now& now);
+  bool begin(qp::SendWindow& window, const Now& now);
+  bool admit(qp::SendWindow& window, const Now& now);
+  std::uint32_t room_at(const Flight& flight, Psn psn);
+  bool send(const Step& step, qp::SendWindow& window, qp::Budget& budget, const Now& now);
+  Wire::Sent send_data(const Flight& flight, Psn psn, bool asks, qp::SendWindow& window);
+  Wire::Sent send_request(const Flight& flight, Psn psn, std::uint32_t count,
+                          qp::SendWindow& window);
+  wire::Head head_of(const qp::Operation& op, Psn psn) const;
+  bool asks_for_answer(const Flight& flight, const Step& step);
+  void sent(const Step& step, std::size_t bytes, bool asks, Instant now);
+  bool may_depart(const Now& now);
+
+  // Answers.
+  void take_acknowledge(const wire::Packet& packet, qp::SendWindow& window, const Now& now);
+  void take_nak(const wire::Packet& packet, qp::SendWindow& window, const Now& now);
+  void take_sequence_nak(Psn expected, const Now& now);
+  void take_gap(Psn first, std::uint32_t count);
+  void take_refusal(Psn at, qp::Answer answer, std::uint8_t rnr_timer, qp::SendWindow& window,
+                    const Now& now);
+  void take_answer(const wire::Packet& packet, std::span<const std::byte> bytes,
+                   qp::SendWindow& window, const Now& now);
+  void acknowledge_upto(Psn psn, qp::SendWindow& window, const Now& now);
+  void advance(qp::SendWindow& window, const Now& now);
+  void made_progress(std::uint64_t bytes, Instant now);
+
+  // Loss.
+  bool is_done(const Flight& flight, Psn psn) const;
+  std::uint32_t missing_run(const Flight& flight, Psn psn, std::uint32_t most) const;
+  void note_gap(Instant now);
+  void repair_gaps(Instant now);
+  void probe(Instant now);
+  void time_out(qp::SendWindow& window, const Now& now);
+  void start_over(qp::SendWindow& window);
+  void go_back(Psn to);
+  void follow(qp::SendWindow& window);
+  void arm(Instant now);
+
+  std::uint64_t bytes_at(const Flight& flight, Psn psn) const;
+  bool is_in_flight() const { return high_ - finished_ > 0; }
+
+  Settings settings_;
+  Wire& wire_;
+  Congestion* congestion_;
+  InFlight most_;
+  Duration timeout_;
+  bool started_ = false;
+
+  Psn finished_;
+  Psn acknowledged_;
+  Psn send_;
+  Psn high_;
+  Psn next_;
+  FlightLine line_;
+  qp::OpIndex cursor_;  // what the send window offers next, if anything
+  std::uint64_t bytes_begun_ = 0;
+  std::uint64_t bytes_finished_ = 0;
+
+  PsnSet arrived_;  // answers ahead of finished_
+  Psn evidence_;    // the responder has answered something before this
+  Psn repaired_;    // gaps before this are being repaired
+  Repairs repairs_;
+  std::optional<Psn> probed_upto_;
+  Psn went_back_to_;
+  Instant went_back_at_;
+
+  ReadQuota reads_;
+  RoundTrip round_trip_;
+  struct Timed {
+    Psn psn;
+    Instant at;
+  };
+  std::optional<Timed> timed_;
+  std::uint32_t unasked_ = 0;  // packets since one asked for an acknowledgement
+  Timers timers_;
+  RequesterCounters counters_;
+};
+
+}  // namespace verbena::roce

@@ -1,0 +1,199 @@
+// SPDX-License-Identifier: MIT
+// The requester's way in: what acknowledgements and answers mean (IBTA vol 1, 9.7.5.1, 9.7.5.2).
+#include <algorithm>
+#include <cstring>
+
+#include "roce/requester.h"
+
+namespace verbena::roce {
+
+using qp::Answer;
+using wire::AethKind;
+using wire::Kind;
+using wire::NakCode;
+
+namespace {
+
+constexpr Psn later(Psn a, Psn b) { return a - b > 0 ? a : b; }
+constexpr Psn earlier(Psn a, Psn b) { return a - b < 0 ? a : b; }
+
+// Table 45. Only those that end an operation.
+constexpr Answer answer_of(NakCode code) {
+  switch (code) {
+    case NakCode::kInvalidRequest: return Answer::kInvalidRequest;
+    case NakCode::kRemoteAccessError: return Answer::kAccess;
+    case NakCode::kRemoteOperationalError: return Answer::kOperation;
+    case NakCode::kPsnSequenceError:
+    case NakCode::kInvalidRdRequest: break;
+  }
+  return Answer::kInvalidRequest;
+}
+
+}  // namespace
+
+void Requester::receive(const wire::Packet& packet, qp::SendWindow& window, const Now& now) {
+  follow(window);
+  // To something that was not sent, or is over (9.7.5.1.3: ghosts and duplicates).
+  if (line_.is_empty() || packet.psn - high_ >= 0 || packet.psn - finished_ < 0) {
+    ++counters_.strays;
+    return;
+  }
+  if (packet.shape->kind == Kind::kAcknowledge) return take_acknowledge(packet, window, now);
+  if (packet.shape->kind == Kind::kReadResponse) {
+    return take_answer(packet, packet.payload, window, now);
+  }
+  if (packet.shape->kind != Kind::kAtomicAcknowledge) return;
+  std::byte value[sizeof packet.original];
+  std::memcpy(value, &packet.original, sizeof value);
+  take_answer(packet, value, window, now);
+}
+
+// -- acknowledgements ---------------------------------------------------------------------------
+
+void Requester::take_acknowledge(const wire::Packet& packet, qp::SendWindow& window,
+                                 const Now& now) {
+  if (packet.syndrome.is_ack()) {
+    if (packet.psn - acknowledged_ < 0) {
+      ++counters_.strays;
+      return;
+    }
+    return acknowledge_upto(packet.psn.next(), window, now);
+  }
+  take_nak(packet, window, now);
+}
+
+// A NAK acknowledges what lies before it (9.7.5.1.1).
+void Requester::take_nak(const wire::Packet& packet, qp::SendWindow& window, const Now& now) {
+  if (packet.psn - acknowledged_ < 0) {
+    ++counters_.strays;
+    return;
+  }
+  const bool is_sequence = packet.syndrome.kind() == AethKind::kNak &&
+                           packet.syndrome.nak_code() == NakCode::kPsnSequenceError;
+  if (is_sequence && settings_.selective) return take_gap(packet.psn, packet.msn.value());
+  const Psn at = packet.psn;
+  acknowledge_upto(at, window, now);
+  if (line_.is_empty()) return;
+  if (is_sequence) return take_sequence_nak(at, now);
+  if (packet.syndrome.kind() == AethKind::kRnrNak) {
+    return take_refusal(at, Answer::kNotReady, packet.syndrome.code(), window, now);
+  }
+  take_refusal(at, answer_of(packet.syndrome.nak_code()), 0, window, now);
+}
+
+// Everything from there on is sent again, at once (9.7.5.1.2). The same NAK within a round trip
+// says nothing new: what it asks for is on its way.
+void Requester::take_sequence_nak(Psn expected, const Now& now) {
+  const bool is_same = expected == went_back_to_;
+  if (is_same && now < went_back_at_ + round_trip_.smoothed()) return;
+  ++counters_.naks;
+  went_back_to_ = expected;
+  went_back_at_ = now;
+  if (congestion_) congestion_->lost(now);
+  go_back(expected);
+  note_gap(now);
+}
+
+// Selective: only what is missing, and nothing is acknowledged.
+void Requester::take_gap(Psn first, std::uint32_t count) {
+  const auto sent_behind = static_cast<std::uint32_t>(high_ - first);
+  ++counters_.naks;
+  repairs_.add(first, std::clamp(count, 1u, std::min(sent_behind, kInFlightPacketsMax)));
+  round_trip_.heard();
+}
+
+// The first operation that is not over was refused, or has to wait. If answers before it are
+// missing, they come first: the refusal will come again.
+void Requester::take_refusal(Psn at, Answer answer, std::uint8_t rnr_timer, qp::SendWindow& window,
+                             const Now& now) {
+  const Flight* flight = line_.find(at);
+  if (!flight || flight->index != line_.oldest().index) return;
+  window.answered(flight->index, answer, now, rnr_timer);
+  start_over(window);
+}
+
+// -- answers that bring bytes -------------------------------------------------------------------
+
+void Requester::take_answer(const wire::Packet& packet, std::span<const std::byte> bytes,
+                            qp::SendWindow& window, const Now& now) {
+  const Flight* flight = line_.find(packet.psn);
+  const qp::Operation* op = flight ? window.outstanding(flight->index) : nullptr;
+  const bool is_read = packet.shape->kind == Kind::kReadResponse;
+  if (!op || !flight->brings_back || is_read != (op->kind == qp::OpKind::kRead) ||
+      arrived_.has(packet.psn)) {
+    ++counters_.strays;
+    return;
+  }
+  const std::uint64_t offset = bytes_at(*flight, packet.psn) - flight->before;
+  if (bytes.size() != bytes_at(*flight, packet.psn.next()) - flight->before - offset) {
+    ++counters_.bad_answers;
+    return;
+  }
+  if (!window.scatter(flight->index, offset, bytes)) return follow(window);
+  arrived_.add(packet.psn);
+  // Whoever answers this has executed all that came before it (9.7.5.1.1).
+  acknowledged_ = later(acknowledged_, flight->first);
+  evidence_ = later(evidence_, packet.psn.next());
+  advance(window, now);
+}
+
+// -- progress -----------------------------------------------------------------------------------
+
+void Requester::acknowledge_upto(Psn psn, qp::SendWindow& window, const Now& now) {
+  if (psn - acknowledged_ <= 0) return;
+  acknowledged_ = psn;
+  evidence_ = later(evidence_, psn);
+  advance(window, now);
+}
+
+void Requester::advance(qp::SendWindow& window, const Now& now) {
+  const std::uint64_t bytes_before = bytes_finished_;
+  std::optional<qp::OpIndex> last;
+  while (!line_.is_empty()) {
+    const Flight& flight = line_.oldest();
+    while (flight.brings_back && finished_ != flight.end() && arrived_.has(finished_)) {
+      arrived_.remove(finished_);
+      finished_ = finished_.next();
+    }
+    if (!flight.brings_back) finished_ = later(finished_, earlier(acknowledged_, flight.end()));
+    bytes_finished_ = bytes_at(flight, finished_);
+    if (finished_ != flight.end()) break;
+    last = flight.index;
+    line_.pop();
+  }
+  acknowledged_ = later(acknowledged_, finished_);
+  send_ = later(send_, finished_);
+  repaired_ = later(repaired_, finished_);
+  made_progress(bytes_finished_ - bytes_before, now);
+  if (last)
+    window.answered(*last, Answer::kDone, now);
+  else
+    window.progressed();
+  if (cursor_ - window.oldest() < 0) cursor_ = window.oldest();
+  follow(window);
+  note_gap(now);
+}
+
+// Somebody is there: timers begin again. After a probe, what lies behind it is sent again.
+void Requester::made_progress(std::uint64_t bytes, Instant now) {
+  std::optional<Duration> measured;
+  if (timed_ && acknowledged_ - timed_->psn > 0) {
+    measured = now - timed_->at;
+    round_trip_.sample(*measured);
+    timed_.reset();
+  }
+  round_trip_.heard();
+  if (congestion_) congestion_->acknowledged(bytes, measured, now);
+  if (probed_upto_) {
+    const Psn behind = later(*probed_upto_, finished_);
+    if (behind - send_ < 0) {
+      reads_.go_back(behind);
+      send_ = behind;
+    }
+    probed_upto_.reset();
+  }
+  timers_.retry = timers_.probe = Instant::never();
+  if (is_in_flight()) arm(now);
+}
+
+}  // namespace verbena::roce

@@ -1,0 +1,224 @@
+// SPDX-License-Identifier: MIT
+// The requester's way out: what is sent next, and how an operation becomes packets.
+#include <algorithm>
+
+#include "base/assert.h"
+#include "roce/data_head.h"
+#include "roce/requester.h"
+
+namespace verbena::roce {
+
+using qp::Operation;
+using qp::OpKind;
+using wire::Code;
+using wire::Opcode;
+using wire::Service;
+
+namespace {
+
+constexpr Psn earlier(Psn a, Psn b) { return a - b < 0 ? a : b; }
+
+// A long message asks for acknowledgements this often within what may be on its way.
+constexpr std::uint32_t kAsksPerWindow = 4;
+// Parts of a long READ that are asked for at a time, where the responder takes so many.
+constexpr std::uint32_t kReadParts = 4;
+
+}  // namespace
+
+void Requester::issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
+  follow(window);
+  timers_.departure = Instant::never();
+  while (!budget.spent()) {
+    const std::optional<Step> step = next_step(window, now);
+    if (!step || !send(*step, window, budget, now)) break;
+  }
+  timers_.resume = window.resume_at().value_or(Instant::never());
+}
+
+std::optional<Requester::Step> Requester::next_step(qp::SendWindow& window, const Now& now) {
+  while (!repairs_.is_empty()) {
+    const Repairs::Range& range = repairs_.front();
+    const Flight* flight = range.first - finished_ < 0 ? nullptr : line_.find(range.first);
+    if (flight && !is_done(*flight, range.first)) return Step{range.first, range.count, true};
+    repairs_.take(1);
+  }
+  if (!seek(window, now)) return std::nullopt;
+  const std::uint32_t room = room_at(*line_.find(send_), send_);
+  if (room == 0) return std::nullopt;
+  return Step{send_, room, false};
+}
+
+// Puts send_ on a packet that may be sent and has to be.
+bool Requester::seek(qp::SendWindow& window, const Now& now) {
+  while (admit(window, now)) {
+    const Flight& flight = *line_.find(send_);
+    if (!is_done(flight, send_)) return true;
+    send_ = flight.brings_back ? send_.next() : earlier(acknowledged_, flight.end());
+  }
+  return false;
+}
+
+// An operation that is not on the line yet.
+bool Requester::begin(qp::SendWindow& window, const Now& now) {
+  if (line_.is_full() || !started_) return false;
+  const Operation* op = window.next(now);
+  if (!op) return false;
+  const bool is_atomic = op->kind == OpKind::kCompareSwap || op->kind == OpKind::kFetchAdd;
+  Flight flight{.index = op->index, .first = next_, .length = op->length, .before = bytes_begun_};
+  flight.brings_back = is_atomic || op->kind == OpKind::kRead;
+  if (!is_atomic) flight.packets = wire::packets_of(op->length, settings_.path_mtu);
+  // All PSNs on their way fit in one half of the circle (9.7.1).
+  if (static_cast<std::uint32_t>(next_ - finished_) + flight.packets >= wire::kPsnRegion) {
+    return false;
+  }
+  if (line_.is_empty()) cursor_ = op->index;
+  line_.push(flight);
+  next_ = flight.end();
+  bytes_begun_ += flight.length;
+  return true;
+}
+
+// The window lets go of an operation with its first packet: it is outstanding from then on, also
+// when the peer falls silent in the middle of it.
+bool Requester::admit(qp::SendWindow& window, const Now& now) {
+  if (send_ == next_ && !begin(window, now)) return false;
+  const Flight& flight = *line_.find(send_);
+  if (flight.index - cursor_ < 0) return true;
+  const Operation* op = window.next(now);
+  if (!op || op->index != flight.index) return false;
+  window.issued(now);
+  cursor_ = flight.index.next();
+  return true;
+}
+
+// How many packets may leave from `psn` on, or answers be asked for. One always may when nothing is
+// on its way.
+std::uint32_t Requester::room_at(const Flight& flight, Psn psn) {
+  const auto out = static_cast<std::uint32_t>(psn - finished_);
+  if (out == 0) return std::max(1u, most_.packets);
+  if (out >= most_.packets) return 0;
+  std::uint64_t bytes_max = most_.bytes;
+  if (congestion_) bytes_max = std::min<std::uint64_t>(bytes_max, congestion_->window());
+  const std::uint64_t bytes_out = bytes_at(flight, psn) - bytes_finished_;
+  const std::uint64_t wanted = std::min<std::uint64_t>(
+      settings_.path_mtu, flight.before + flight.length - bytes_at(flight, psn));
+  if (bytes_out + wanted > bytes_max) return 0;
+  const std::uint64_t fits =
+      std::max<std::uint64_t>(1, (bytes_max - bytes_out) / settings_.path_mtu);
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(fits, most_.packets - out));
+}
+
+bool Requester::may_depart(const Now& now) {
+  if (!congestion_) return true;
+  const Instant at = congestion_->next_departure(now);
+  if (at <= now) return true;
+  timers_.departure = at;
+  return false;
+}
+
+bool Requester::send(const Step& step, qp::SendWindow& window, qp::Budget& budget, const Now& now) {
+  const Flight& flight = *line_.find(step.psn);
+  if (!window.outstanding(flight.index) || !may_depart(now)) return false;
+  Step actual = step;
+  actual.most = 1;
+  std::size_t bytes = 0;
+  bool asks = true;
+  Wire::Sent outcome{};
+  if (flight.brings_back) {
+    const std::uint32_t part =
+        std::max(1u, most_.packets / std::clamp(reads_.most(), 1u, kReadParts));
+    if (!step.is_repair && !reads_.has_room(finished_)) return false;
+    const std::uint32_t run = missing_run(flight, step.psn, part);
+    // Not in crumbs, where more will be free soon.
+    if (!step.is_repair && step.most < run && step.most < part / 2) return false;
+    actual.most = std::min(step.most, run);
+    outcome = send_request(flight, step.psn, actual.most, window);
+  } else {
+    bytes =
+        static_cast<std::size_t>(bytes_at(flight, step.psn.next()) - bytes_at(flight, step.psn));
+    asks = asks_for_answer(flight, step);
+    outcome = send_data(flight, step.psn, asks, window);
+  }
+  if (outcome != Wire::Sent::kSent) return false;
+  budget.take(bytes);
+  sent(actual, bytes, asks, now);
+  return true;
+}
+
+bool Requester::asks_for_answer(const Flight& flight, const Step& step) {
+  const bool is_last = step.psn.next() == flight.end();
+  const std::uint32_t often = std::max(1u, most_.packets / kAsksPerWindow);
+  return is_last || step.most == 1 || unasked_ + 1 >= often;
+}
+
+wire::Head Requester::head_of(const Operation& op, Psn psn) const {
+  wire::Head head;
+  Code code = Code::kSendOnly;
+  if (op.kind == OpKind::kRead) code = Code::kReadRequest;
+  if (op.kind == OpKind::kCompareSwap) code = Code::kCompareSwap;
+  if (op.kind == OpKind::kFetchAdd) code = Code::kFetchAdd;
+  head.opcode = Opcode::of(Service::kRc, code);
+  head.pkey = settings_.pkey;
+  head.dest_qp = settings_.peer;
+  head.psn = psn;
+  return head;
+}
+
+Wire::Sent Requester::send_data(const Flight& flight, Psn psn, bool asks, qp::SendWindow& window) {
+  const Operation& op = *window.outstanding(flight.index);
+  VERBENA_ASSERT(op.kind == OpKind::kSend || op.kind == OpKind::kWrite);
+  Outgoing packet{.head = head_of(op, psn), .is_ecn_capable = true};
+  packet.head.ack_request = asks;
+  describe_data(op, psn == flight.first, psn.next() == flight.end(), packet.head);
+  const std::uint64_t offset = bytes_at(flight, psn) - flight.before;
+  packet.payload_bytes =
+      static_cast<std::size_t>(bytes_at(flight, psn.next()) - flight.before - offset);
+  const qp::OpIndex index = flight.index;
+  return wire_.transmit(packet, settings_.path, [&](std::span<std::byte> to) {
+    return window.gather(index, offset, to).has_value();
+  });
+}
+
+// A READ of `count` packets from here on, or an atomic. A part of a READ has the PSNs that its
+// answers would have had in the whole (9.7.3.1).
+Wire::Sent Requester::send_request(const Flight& flight, Psn psn, std::uint32_t count,
+                                   qp::SendWindow& window) {
+  const Operation& op = *window.outstanding(flight.index);
+  Outgoing packet{.head = head_of(op, psn), .is_ecn_capable = true};
+  const std::uint64_t offset = bytes_at(flight, psn) - flight.before;
+  packet.head.ack_request = true;
+  packet.head.remote_address = op.remote_address + offset;
+  packet.head.remote_key = op.remote_key;
+  packet.head.dma_length =
+      static_cast<std::uint32_t>(bytes_at(flight, psn + count) - flight.before - offset);
+  const bool is_swap = op.kind == OpKind::kCompareSwap;
+  packet.head.swap_or_add = is_swap ? op.swap : op.compare_add;
+  packet.head.compare = is_swap ? op.compare_add : 0;
+  return wire_.transmit(packet, settings_.path, [](std::span<std::byte>) { return true; });
+}
+
+void Requester::sent(const Step& step, std::size_t bytes, bool asks, Instant now) {
+  ++counters_.packets;
+  unasked_ = asks ? 0 : unasked_ + 1;
+  const Psn end = step.psn + step.most;
+  const bool is_new = end - high_ > 0;
+  if (is_new) {
+    high_ = end;
+    if (asks && !timed_) timed_ = Timed{step.psn, now};
+  } else {
+    ++counters_.repeated;
+    // The answer to this may be the answer to the first sending (Karn).
+    if (timed_ && timed_->psn - step.psn >= 0) timed_.reset();
+  }
+  if (step.is_repair) {
+    repairs_.take(step.most);
+  } else {
+    const Flight& flight = *line_.find(step.psn);
+    if (flight.brings_back) reads_.asked_upto(end);
+    send_ = end;
+  }
+  if (congestion_) congestion_->sent(bytes, now);
+  arm(now);
+}
+
+}  // namespace verbena::roce

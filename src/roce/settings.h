@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+// What an engine has to know about its connection.
+#pragma once
+
+#include <cstdint>
+
+#include "base/time.h"
+#include "base/types.h"
+#include "qp/operation.h"
+#include "roce/psn_set.h"
+#include "roce/wire.h"
+#include "wire/packet.h"
+
+namespace verbena::roce {
+
+using wire::Psn;
+
+// How much of one queue pair may be on its way: the share of the peer's receive buffer, and of
+// ours for the answers of READs. Whoever knows all queue pairs decides.
+struct InFlight {
+  std::uint32_t packets = 64;
+  std::uint32_t bytes = 192 * 1024;
+};
+inline constexpr std::uint32_t kInFlightPacketsMax = PsnSet::kSpan / 2;
+
+struct Settings {
+  qp::QpType type = qp::QpType::kRc;
+  QpNum self{};
+  QpNum peer{};  // not for datagrams
+  std::uint16_t pkey = wire::kDefaultPkey;
+  std::uint32_t path_mtu = 1024;
+  Path path{};  // not for datagrams
+  std::uint32_t operations_max = 128;
+  InFlight in_flight{};
+  std::uint8_t reads_in_max = 0;  // READs and atomics of the peer at a time
+  std::uint32_t receive_psn = 0;
+
+  // A gap among packets that come counts as a loss after so long, or when `reorder_packets` came
+  // behind it and wait. 0 packets: nothing waits, as hardware does.
+  std::uint32_t reorder_packets = 0;  // rounded up to a power of two
+  Duration reorder_patience{};
+  // Both ends agreed on selective repeat: reorder_packets is not 0.
+  bool selective = false;
+  // A CNP no more often than this (A17.9.3).
+  Duration cnp_interval = Duration::microseconds(50);
+};
+
+}  // namespace verbena::roce

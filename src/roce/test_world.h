@@ -1,0 +1,288 @@
+// SPDX-License-Identifier: MIT
+// Two queue pairs with engines at the ends of a Link, and their memory. For tests only.
+#pragma once
+
+#include <gtest/gtest.h>
+
+#include <memory>
+#include <vector>
+
+#include "memory/region_table.h"
+#include "qp/queue_pair.h"
+#include "roce/rc_engine.h"
+#include "roce/test_link.h"
+
+namespace verbena::roce {
+
+inline constexpr std::uint32_t kTestQkey = 0x1234;
+
+struct EndOptions {
+  qp::QpType type = qp::QpType::kRc;
+  std::uint32_t path_mtu = 1024;
+  std::size_t memory = 256 * 1024;
+  std::uint32_t depth = 64;
+  std::uint32_t first_psn = 0xFFFFF0;  // of both directions: wraps soon
+  std::uint8_t timeout = 8;            // 1 ms
+  std::uint8_t retry_count = 7;
+  std::uint8_t rnr_retry = 7;
+  std::uint8_t reads_max = 4;
+  std::uint32_t access = memory::kRemoteWrite | memory::kRemoteRead | memory::kRemoteAtomic;
+  InFlight in_flight{};
+  std::uint32_t reorder_packets = 0;
+  Duration reorder_patience{};
+  bool selective = false;
+  std::function<std::unique_ptr<Congestion>()> congestion = [] { return nullptr; };
+};
+
+class TestEnd final : public qp::QpEvents, public Wire, public Paths {
+ public:
+  TestEnd(int number, Link& link, const EndOptions& options)
+      : options_(options),
+        number_(number),
+        link_(link),
+        memory(options.memory),
+        completions(4096, nullptr),
+        receive_completions(4096, nullptr),
+        pair({.type = options.type,
+              .number = self(),
+              .pd = PdId{1},
+              .receive_pd = PdId{1},
+              .signal_all = true,
+              .send_depth = options.depth,
+              .send_sge_max = 4,
+              .inline_max = 64,
+              .receive_depth = options.depth,
+              .receive_sge_max = 4,
+              .send_completions = &completions,
+              .receive_completions = &receive_completions,
+              .shared_receives = nullptr,
+              .regions = &regions,
+              .events = this}),
+        congestion_(options.congestion()) {
+    key = add_region(memory::kLocalWrite | memory::kRemoteWrite | memory::kRemoteRead |
+                     memory::kRemoteAtomic);
+    connect();
+  }
+
+  QpNum self() const { return {0x100u + static_cast<std::uint32_t>(number_)}; }
+  QpNum peer() const { return {0x101u - static_cast<std::uint32_t>(number_)}; }
+  static Gid gid_of(int number) {
+    return wire::gid_of(
+        std::array<std::uint8_t, 4>{10, 0, 0, static_cast<std::uint8_t>(number + 1)});
+  }
+
+  MemoryKey add_region(std::uint32_t access) {
+    return *regions.add({.pd = PdId{1},
+                         .iova = address(0),
+                         .access = access,
+                         .extents = {{memory.data(), memory.size()}}});
+  }
+  std::uint64_t address(std::size_t offset) const {
+    return reinterpret_cast<std::uintptr_t>(memory.data() + offset);
+  }
+  Sge sge(std::size_t offset, std::uint32_t length) const { return {address(offset), length, key}; }
+
+  // -- what a program does
+  void post(const qp::SendRequest& request, std::size_t offset, std::uint32_t length) {
+    const Sge one = sge(offset, length);
+    qp::SendRequest full = request;
+    full.sges = {&one, 1};
+    ASSERT_TRUE(pair.post_send(full).has_value());
+  }
+  void post_receive(std::uint64_t id, std::size_t offset, std::uint32_t length) {
+    const Sge one = sge(offset, length);
+    ASSERT_TRUE(pair.post_receive(id, {&one, 1}).has_value());
+  }
+  std::vector<queues::Completion> poll() { return take(completions); }
+  std::vector<queues::Completion> poll_receives() { return take(receive_completions); }
+
+  // -- what a NIC does
+  void receive(InTransit& packet) {
+    const auto parsed = wire::parse(packet.bytes);
+    Arrival arrival{.datagram_bytes = packet.bytes.size()};
+    arrival.ip.flow.source = gid_of(1 - number_);
+    arrival.ip.flow.destination = gid_of(number_);
+    arrival.ip.traffic_class = packet.is_marked ? 3 : 2;
+    if (parsed) return give(*parsed, arrival);
+    if (const auto bth = wire::parse_bth(packet.bytes)) {
+      engine->receive_broken(*bth, parsed.error(), pair.responder());
+    }
+  }
+  void give(const wire::Packet& packet, const Arrival& arrival) {
+    engine->receive(packet, arrival, pair.window(), pair.responder(), link_.now);
+  }
+  Arrival from_peer() const {
+    Arrival arrival;
+    arrival.ip.flow.source = gid_of(1 - number_);
+    arrival.ip.flow.destination = gid_of(number_);
+    return arrival;
+  }
+  // True: again, at once.
+  bool turn() {
+    had_no_room = false;
+    qp::Budget answers;
+    qp::Budget requests;
+    qp::Budget sends;
+    engine->collect(pair.window(), answers, link_.now);
+    const bool more = engine->serve(pair.responder(), requests, link_.now);
+    engine->issue(pair.window(), sends, link_.now);
+    return !had_no_room && (more || sends.spent());
+  }
+  Instant wake_at() const {
+    const Instant deadline = engine->next_deadline().value_or(Instant::never());
+    return had_no_room ? std::min(deadline, link_.room_at(number_)) : deadline;
+  }
+
+  Sent transmit(const Outgoing& packet, const Path&, PayloadSource payload) override {
+    const Sent sent = link_.send(number_, packet, payload);
+    had_no_room |= sent == Sent::kNoRoom;
+    return sent;
+  }
+  const Path* path_of(const qp::Operation&) override { return &path_; }
+  void qp_event(QpNum, qp::QpEvent event) override { events.push_back(event); }
+  RcEngine& rc() { return static_cast<RcEngine&>(*engine); }
+
+  // A new life: RESET, and a new engine.
+  void connect() {
+    move(qp::QpState::kReset);
+    move(qp::QpState::kInit);
+    move(qp::QpState::kReadyToReceive);
+    path_ = {.source = gid_of(number_), .destination = gid_of(1 - number_)};
+    engine = make_engine({.type = options_.type,
+                          .self = self(),
+                          .peer = peer(),
+                          .path_mtu = options_.path_mtu,
+                          .path = path_,
+                          .in_flight = options_.in_flight,
+                          .reads_in_max = options_.reads_max,
+                          .receive_psn = options_.first_psn,
+                          .reorder_packets = options_.reorder_packets,
+                          .reorder_patience = options_.reorder_patience,
+                          .selective = options_.selective},
+                         *this, this, congestion_.get());
+    move(qp::QpState::kReadyToSend);
+    engine->start(pair.attributes());
+  }
+
+ private:
+  static std::vector<queues::Completion> take(queues::CompletionQueue& queue) {
+    std::vector<queues::Completion> all;
+    std::array<queues::Completion, 64> some;
+    while (const std::size_t count = queue.poll(some))
+      all.insert(all.end(), some.begin(), some.begin() + count);
+    return all;
+  }
+  void move(qp::QpState to) {
+    qp::QpAttributes a;
+    a.state = to;
+    a.port = 1;
+    a.path_mtu = 5;
+    a.destination = peer();
+    a.access = options_.access;
+    a.path.has_grh = true;
+    a.path.port = 1;
+    a.qkey = kTestQkey;
+    a.reads_in_max = a.reads_out_max = options_.reads_max;
+    a.timeout = options_.timeout;
+    a.retry_count = options_.retry_count;
+    a.rnr_retry = options_.rnr_retry;
+    a.rnr_timer = 1;
+    a.send_psn = a.receive_psn = options_.first_psn;
+    ASSERT_TRUE(pair.modify(a, mask_for(to)).has_value());
+  }
+  std::uint32_t mask_for(qp::QpState to) const {
+    const bool is_rc = options_.type == qp::QpType::kRc;
+    const bool is_ud = options_.type == qp::QpType::kUd;
+    switch (to) {
+      case qp::QpState::kInit:
+        return qp::kState | qp::kPkeyIndex | qp::kPort | (is_ud ? qp::kQkey : qp::kAccessFlags);
+      case qp::QpState::kReadyToReceive:
+        if (is_ud) return qp::kState;
+        return qp::kState | qp::kAddressVector | qp::kPathMtu | qp::kDestinationQp |
+               qp::kReceivePsn | (is_rc ? qp::kReadsInMax | qp::kRnrTimer : 0);
+      case qp::QpState::kReadyToSend:
+        return qp::kState | qp::kSendPsn |
+               (is_rc ? qp::kTimeout | qp::kRetryCount | qp::kRnrRetry | qp::kReadsOutMax : 0);
+      case qp::QpState::kReset:
+      case qp::QpState::kDrained:
+      case qp::QpState::kSendError:
+      case qp::QpState::kError: break;
+    }
+    return qp::kState;
+  }
+
+  EndOptions options_;
+  int number_;
+  Link& link_;
+
+ public:
+  std::vector<std::byte> memory;
+  SeededRandom random{1};
+  memory::SectionList sections;
+  memory::RegionTable regions{64, random, sections};
+  queues::CompletionQueue completions;
+  queues::CompletionQueue receive_completions;
+  qp::QueuePair pair;
+  std::unique_ptr<Engine> engine;
+  std::vector<qp::QpEvent> events;
+  MemoryKey key;
+  bool had_no_room = false;
+
+ private:
+  std::unique_ptr<Congestion> congestion_;
+  Path path_;
+};
+
+class TestWorld {
+ public:
+  explicit TestWorld(const EndOptions& options = {}, std::uint64_t seed = 1)
+      : TestWorld(options, options, seed) {}
+  TestWorld(const EndOptions& first, const EndOptions& second, std::uint64_t seed)
+      : link(seed), ends{{TestEnd(0, link, first), TestEnd(1, link, second)}} {}
+
+  TestEnd& near() { return ends[0]; }
+  TestEnd& far() { return ends[1]; }
+  Instant now() const { return link.now; }
+
+  // Everything that happens until then, or until nothing happens any more.
+  void run(Duration most) {
+    const Instant end = link.now + most;
+    turn_all();
+    while (step(end)) {
+    }
+    if (link.now < end && !link.is_empty()) link.now = end;
+  }
+  template <class Done>
+  bool run_until(Done done, Duration most) {
+    const Instant end = link.now + most;
+    turn_all();
+    while (!done()) {
+      if (!step(end)) return done();
+    }
+    return true;
+  }
+
+  Link link;
+  std::array<TestEnd, 2> ends;
+
+ private:
+  bool step(Instant end) {
+    const Instant at = std::min({link.next(), ends[0].wake_at(), ends[1].wake_at()});
+    if (at > end || at == Instant::never()) return false;
+    link.now = std::max(link.now, at);
+    while (link.next() <= link.now) {
+      InTransit packet = link.take();
+      ends[static_cast<std::size_t>(packet.to)].receive(packet);
+      link.give_back(std::move(packet.bytes));
+    }
+    turn_all();
+    return true;
+  }
+  void turn_all() {
+    for (TestEnd& end : ends)
+      while (end.turn()) {
+      }
+  }
+};
+
+}  // namespace verbena::roce

@@ -1,0 +1,72 @@
+// SPDX-License-Identifier: MIT
+// The way out of an engine: it says what a packet holds, and whoever owns a port builds it there,
+// in one pass over the payload.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/types.h"
+#include "wire/ip.h"
+#include "wire/packet.h"
+
+namespace verbena::roce {
+
+// Where packets go. IPv4 addresses are mapped ones.
+struct Path {
+  Gid source{};
+  Gid destination{};
+  std::uint32_t interface = 0;     // for link-local addresses only
+  std::uint8_t traffic_class = 0;  // DSCP in the upper six bits
+  std::uint8_t hop_limit = 64;
+  friend bool operator==(const Path&, const Path&) = default;
+};
+
+// Borrows a callable that fills the place of a packet's payload; false: it cannot be had.
+class PayloadSource {
+ public:
+  template <class Fill>
+    requires(!std::is_same_v<std::remove_cvref_t<Fill>, PayloadSource>)
+  PayloadSource(Fill&& fill)  // NOLINT(google-explicit-constructor): it is borrowed for one call
+      : fill_(const_cast<void*>(static_cast<const void*>(std::addressof(fill)))),
+        call_([](void* callable, std::span<std::byte> to) {
+          return static_cast<bool>((*static_cast<std::remove_reference_t<Fill>*>(callable))(to));
+        }) {}
+  bool operator()(std::span<std::byte> to) const { return call_(fill_, to); }
+
+ private:
+  void* fill_;
+  bool (*call_)(void*, std::span<std::byte>);
+};
+
+// A packet to be sent, without its pad and its ICRC.
+struct Outgoing {
+  wire::Head head{};
+  std::size_t payload_bytes = 0;
+  bool is_ecn_capable = false;  // the network may mark it (A17.9.1): packets whose rate we control
+};
+
+// Implemented by whoever has the port. Called with the queue pair's lock held.
+class Wire {
+ public:
+  enum class Sent : std::uint8_t {
+    kSent,       // on its way, or lost there
+    kNoRoom,     // not now; nothing was asked of the payload, or it will be asked again
+    kNoPayload,  // the source said no; nothing was sent
+  };
+  virtual Sent transmit(const Outgoing& packet, const Path& path, PayloadSource payload) = 0;
+
+ protected:
+  ~Wire() = default;
+};
+
+// What came around a packet. Hostile like the packet itself.
+struct Arrival {
+  wire::IpHead ip{};
+  std::size_t datagram_bytes = 0;
+  bool is_congested() const { return (ip.traffic_class & 3) == 3; }  // RFC 3168, 5
+};
+
+}  // namespace verbena::roce
