@@ -2,8 +2,10 @@
 #include "nic/nic_qp.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
+#include "base/fence.h"
 #include "nic/engine.h"
 #include "nic/nic.h"
 
@@ -129,12 +131,15 @@ void Qp::set_timeout() {
 
 void Qp::end_connection() {
   if (ring_) {
-    ring_->close();
-    ring_->ring_if_needed();
-    glance.show({});
     former_ring_ = std::move(ring_);
+    // In this order: a peer that still finds the grant has its iovecs emptied, whenever it wakes.
+    settle_grant();
+    full_fence();
+    former_ring_->stop_reaching();
+    former_ring_->close();
+    former_ring_->ring_if_needed();
+    glance.show({});
   }
-  settle_grant();
   connecting = Connecting::kNot;
   link = LinkRef();
   engine_->forget_deadline(*this);
@@ -142,7 +147,8 @@ void Qp::end_connection() {
 
 std::uint32_t Qp::wanted_rights() {
   const bool serves = pair.responder().is_receiving() && !pair.responder().awaits_first_message();
-  if (!ring_ || !serves || ring_->offered_id() == 0) return 0;
+  // Who cannot be seen in its sections could not be waited for.
+  if (!ring_ || !serves || ring_->offered_id() == 0 || !peer_lock()) return 0;
   const qp::QpAttributes& attributes = pair.attributes();
   std::uint32_t rights = attributes.access & memory::kRemoteWrite;
   if (pair.config().type == qp::QpType::kRc && attributes.reads_in_max != 0) {
@@ -167,12 +173,19 @@ void Qp::settle_grant() {
                              .connection = connection});
 }
 
-PeerSection Qp::peer_section() {
-  if (!link || !has_peer.load(std::memory_order_relaxed)) return {};
+const SectionLock* Qp::peer_lock() const {
+  if (!link) return nullptr;
   const local::PublishedTables* tables = link->memory().tables();
   const QpNum peer = pair.attributes().destination;
-  if (!tables || tables->slot != peer.slot().value) return {};
-  return {.link = link, .lock = &tables->queue_pairs[peer.index()].lock, .ours = number()};
+  if (!tables || tables->slot != peer.slot().value) return nullptr;
+  return &tables->queue_pairs[peer.index()].lock;
+}
+
+PeerSection Qp::peer_section() {
+  if (!has_peer.load(std::memory_order_relaxed)) return {};
+  const SectionLock* const lock = peer_lock();
+  if (!lock) return {};
+  return {.link = link, .lock = lock, .ours = number()};
 }
 
 void Qp::qp_event(QpNum, qp::QpEvent event) {

@@ -99,6 +99,8 @@ class Qp final : qp::QpEvents {
   Srq* srq_;
   void* cookie_;
   std::uint32_t wanted_rights();
+  // The peer's, as it publishes it. Null: it does not.
+  const SectionLock* peer_lock() const;
 
   Engine* engine_;
   std::uint32_t granted_rights_ = 0;  // as published
