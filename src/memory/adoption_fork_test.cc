@@ -26,7 +26,7 @@ int in_child(const std::function<int()>& body) {
 
 class AdoptionAndFork : public testing::TestWithParam<Means> {
  protected:
-  Adoption adoption_{with(GetParam())};
+  Adoption adoption{with(GetParam())};
 };
 INSTANTIATE_TEST_SUITE_P(Means, AdoptionAndFork,
                          testing::Values(Means::kEverything, Means::kNoUserfault), name_of);
@@ -35,9 +35,9 @@ TEST_P(AdoptionAndFork, WritesReachNobodyElse) {
   const TestPages pages(30);
   fill_pattern(pages.begin(), pages.size());
   pages.begin()[12 * kPage] = std::byte{0};
-  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
   ASSERT_TRUE(adopted);
-  const PeerView peer(adoption_, *adopted);
+  const PeerView peer(adoption, *adopted);
   int to_child[2];
   ASSERT_EQ(pipe(to_child), 0);
   const pid_t child = fork();
@@ -64,15 +64,15 @@ TEST_P(AdoptionAndFork, WritesReachNobodyElse) {
   pages.begin()[12 * kPage] = pattern(12 * kPage);
   EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
   EXPECT_EQ(first_difference(peer.bytes(), pages.size()), pages.size());
-  adoption_.release(adopted->id);
+  adoption.release(adopted->id);
   EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
 }
 
 TEST_P(AdoptionAndFork, TheChildDiscardsAndFrees) {
   const TestPages pages(40);
   fill_pattern(pages.begin(), pages.size());
-  ASSERT_TRUE(adoption_.adopt(pages.begin() + 8 * kPage, 16 * kPage, true));
-  ASSERT_TRUE(adoption_.adopt(pages.begin() + 30 * kPage, 4 * kPage, false));
+  ASSERT_TRUE(adoption.adopt(pages.begin() + 8 * kPage, 16 * kPage, true));
+  ASSERT_TRUE(adoption.adopt(pages.begin() + 30 * kPage, 4 * kPage, false));
   EXPECT_EQ(in_child([&] {
               if (is_shared(pages.begin() + 8 * kPage)) return 1;
               if (first_difference(pages.begin(), pages.size()) != pages.size()) return 2;
@@ -90,13 +90,13 @@ TEST_P(AdoptionAndFork, TheChildDiscardsAndFrees) {
 TEST_P(AdoptionAndFork, TheChildIsRefusedAndItsChildrenAreFine) {
   const TestPages pages(4);
   fill_pattern(pages.begin(), pages.size());
-  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
   ASSERT_TRUE(adopted);
   EXPECT_EQ(in_child([&] {
-              const auto refused = adoption_.adopt(pages.begin(), pages.size(), true);
+              const auto refused = adoption.adopt(pages.begin(), pages.size(), true);
               if (refused || refused.error() != AdoptRefusal::kShutDown) return 1;
-              if (adoption_.overlaps(pages.begin(), pages.size())) return 2;
-              adoption_.release(adopted->id);
+              if (adoption.overlaps(pages.begin(), pages.size())) return 2;
+              adoption.release(adopted->id);
               pages.begin()[1] = std::byte{0};
               // An object of its own works.
               Adoption own{with(GetParam())};
@@ -117,7 +117,7 @@ TEST_P(AdoptionAndFork, TheChildIsRefusedAndItsChildrenAreFine) {
 TEST_P(AdoptionAndFork, WhereTheProgramHasMovedTheMemory) {
   const TestPages pages(8);
   fill_pattern(pages.begin(), pages.size());
-  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
   ASSERT_TRUE(adopted);
   void* const at = mremap(pages.begin(), pages.size(), 16 * kPage, MREMAP_MAYMOVE);
   ASSERT_NE(at, MAP_FAILED);
@@ -136,7 +136,7 @@ TEST_P(AdoptionAndFork, WhereTheProgramHasMovedTheMemory) {
 TEST_P(AdoptionAndFork, RightsThatTheProgramHasChanged) {
   const TestPages pages(8);
   fill_pattern(pages.begin(), pages.size());
-  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
   ASSERT_TRUE(adopted);
   pages.protect(0, 8, PROT_READ);
   const auto check = [&] {
@@ -152,14 +152,14 @@ TEST_P(AdoptionAndFork, RightsThatTheProgramHasChanged) {
             }),
             0);
   pages.protect(0, 8, PROT_READ | PROT_WRITE);
-  adoption_.release(adopted->id);
+  adoption.release(adopted->id);
   EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
 }
 
 TEST_P(AdoptionAndFork, SomethingElseInTheOldPlaceIsLeftAlone) {
   const TestPages pages(8);
   fill_pattern(pages.begin(), pages.size());
-  ASSERT_TRUE(adoption_.adopt(pages.begin(), pages.size(), true));
+  ASSERT_TRUE(adoption.adopt(pages.begin(), pages.size(), true));
   ASSERT_NE(mmap(pages.begin(), pages.size(), PROT_READ | PROT_WRITE,
                  MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED, -1, 0),
             MAP_FAILED);
@@ -170,7 +170,7 @@ TEST_P(AdoptionAndFork, SomethingElseInTheOldPlaceIsLeftAlone) {
 TEST_P(AdoptionAndFork, WithoutADescriptorToSpare) {
   const TestPages pages(8);
   fill_pattern(pages.begin(), pages.size());
-  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
   ASSERT_TRUE(adopted);
   rlimit limit;
   getrlimit(RLIMIT_NOFILE, &limit);
@@ -187,24 +187,24 @@ TEST_P(AdoptionAndFork, WithoutADescriptorToSpare) {
 }
 
 TEST_P(AdoptionAndFork, AChildDoesNotHaveAllocatedMemory) {
-  const auto memory = adoption_.allocate(10 * kPage);
+  const auto memory = adoption.allocate(10 * kPage);
   ASSERT_TRUE(memory);
   fill_pattern(*memory, 10 * kPage);
-  const auto in_it = adoption_.adopt(*memory, 10 * kPage, true);
+  const auto in_it = adoption.adopt(*memory, 10 * kPage, true);
   ASSERT_TRUE(in_it);
   const auto has_it = [&] { return mapping_at(*memory) ? 1 : 0; };
   EXPECT_EQ(in_child(has_it), 0);
   EXPECT_EQ(first_difference(*memory, 10 * kPage), 10 * kPage);
-  ASSERT_TRUE(adoption_.undo_range(*memory, 1));
+  ASSERT_TRUE(adoption.undo_range(*memory, 1));
   EXPECT_EQ(in_child(has_it), 0) << "nor when it is private";
   EXPECT_EQ(first_difference(*memory, 10 * kPage), 10 * kPage);
-  adoption_.release(in_it->id);
+  adoption.release(in_it->id);
 }
 
 TEST_P(AdoptionAndFork, AForkCostsNoMemoryAfterwards) {
   const TestPages pages(512);
   pages.fill(3);
-  ASSERT_TRUE(adoption_.adopt(pages.begin(), pages.size(), true));
+  ASSERT_TRUE(adoption.adopt(pages.begin(), pages.size(), true));
   const auto resident = [] {
     long size = 0;
     long pages_there = 0;

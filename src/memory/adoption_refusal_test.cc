@@ -30,12 +30,12 @@ class AdoptionRefuses : public testing::TestWithParam<Means> {
  protected:
   // Tries, and checks that nothing happened.
   void expect(AdoptRefusal why, std::byte* address, std::size_t length) {
-    const auto adopted = adoption_.adopt(address, length, true);
+    const auto adopted = adoption.adopt(address, length, true);
     ASSERT_FALSE(adopted);
     EXPECT_EQ(adopted.error(), why) << to_string(adopted.error());
-    EXPECT_EQ(adoption_.counters().ranges, 0u);
+    EXPECT_EQ(adoption.counters().ranges, 0u);
   }
-  Adoption adoption_{with(GetParam())};
+  Adoption adoption{with(GetParam())};
 };
 INSTANTIATE_TEST_SUITE_P(Means, AdoptionRefuses,
                          testing::Values(Means::kEverything, Means::kNoUserfault), name_of);
@@ -119,7 +119,7 @@ TEST_P(AdoptionRefuses, LockedMemory) {
     GTEST_SKIP() << "SKIP locked memory: not allowed here";
   expect(AdoptRefusal::kLocked, pages.begin(), pages.size());
   syscall(SYS_munlock, locked.begin(), kPage);
-  EXPECT_TRUE(adoption_.adopt(pages.begin(), pages.size(), true));
+  EXPECT_TRUE(adoption.adopt(pages.begin(), pages.size(), true));
 }
 
 TEST_P(AdoptionRefuses, ALimitOnFiles) {
@@ -229,13 +229,13 @@ class Ring {
 class AdoptionAndRings : public testing::Test {
  protected:
   void SetUp() override {
-    if (!ring_) GTEST_SKIP() << "SKIP io_uring: not allowed here";
-    if (const std::string why = why_no_adoption(adoption_); !why.empty()) {
+    if (!ring) GTEST_SKIP() << "SKIP io_uring: not allowed here";
+    if (const std::string why = why_no_adoption(adoption); !why.empty()) {
       GTEST_SKIP() << "SKIP adoption under use: " << why;
     }
   }
-  Ring ring_;
-  Adoption adoption_{with(Means::kEverything)};
+  Ring ring;
+  Adoption adoption{with(Means::kEverything)};
 };
 
 TEST_F(AdoptionAndRings, PinnedPagesStayWhereTheyAre) {
@@ -244,8 +244,8 @@ TEST_F(AdoptionAndRings, PinnedPagesStayWhereTheyAre) {
   // The pin is met after several pieces have gone to the file, and in the middle of one.
   for (const std::size_t page : {0, 130, 899}) {
     std::byte* const pinned = pages.begin() + page * kPage;
-    ASSERT_TRUE(ring_.pin(pinned + 100, 300));
-    const auto refused = adoption_.adopt(pages.begin(), pages.size(), true);
+    ASSERT_TRUE(ring.pin(pinned + 100, 300));
+    const auto refused = adoption.adopt(pages.begin(), pages.size(), true);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error(), AdoptRefusal::kPinned);
     const auto mapping = mapping_at(pages.begin());
@@ -253,14 +253,14 @@ TEST_F(AdoptionAndRings, PinnedPagesStayWhereTheyAre) {
     EXPECT_GE(mapping->end, pages.address() + pages.size()) << "it is in pieces";
     EXPECT_FALSE(mapping->is_shared);
     ASSERT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
-    ASSERT_TRUE(ring_.read_zeroes(pinned + 100, 300));
+    ASSERT_TRUE(ring.read_zeroes(pinned + 100, 300));
     for (std::size_t i = 100; i < 400; ++i) {
       ASSERT_EQ(pinned[i], std::byte{0}) << "it was written elsewhere";
       pinned[i] = pattern(page * kPage + i);
     }
-    ASSERT_TRUE(ring_.unpin());
+    ASSERT_TRUE(ring.unpin());
   }
-  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
   EXPECT_TRUE(adopted);
   EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
 }
@@ -268,27 +268,27 @@ TEST_F(AdoptionAndRings, PinnedPagesStayWhereTheyAre) {
 TEST_F(AdoptionAndRings, PinnedWhileAdoptedItComesBackLater) {
   const TestPages pages(16);
   fill_pattern(pages.begin(), pages.size());
-  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
   ASSERT_TRUE(adopted);
-  ASSERT_TRUE(ring_.pin(pages.begin() + 3 * kPage, kPage));
-  adoption_.release(adopted->id);
+  ASSERT_TRUE(ring.pin(pages.begin() + 3 * kPage, kPage));
+  adoption.release(adopted->id);
   EXPECT_TRUE(is_shared(pages.begin()));
-  EXPECT_EQ(adoption_.counters().kept, 1u);
-  ASSERT_TRUE(ring_.read_zeroes(pages.begin() + 3 * kPage, kPage));
+  EXPECT_EQ(adoption.counters().kept, 1u);
+  ASSERT_TRUE(ring.read_zeroes(pages.begin() + 3 * kPage, kPage));
   EXPECT_EQ(pages.begin()[3 * kPage + 5], std::byte{0});
-  EXPECT_EQ(adoption_.expel(), pages.size()) << "it cannot be moved away";
+  EXPECT_EQ(adoption.expel(), pages.size()) << "it cannot be moved away";
   // Pinned memory elsewhere does not matter.
   const TestPages other(16);
   other.fill(1);
-  const auto elsewhere = adoption_.adopt(other.begin(), other.size(), true);
+  const auto elsewhere = adoption.adopt(other.begin(), other.size(), true);
   ASSERT_TRUE(elsewhere);
-  adoption_.release(elsewhere->id);
+  adoption.release(elsewhere->id);
   EXPECT_FALSE(is_shared(other.begin()));
-  ASSERT_TRUE(ring_.unpin());
-  const auto again = adoption_.adopt(other.begin(), other.size(), true);
+  ASSERT_TRUE(ring.unpin());
+  const auto again = adoption.adopt(other.begin(), other.size(), true);
   ASSERT_TRUE(again);
   EXPECT_FALSE(is_shared(pages.begin())) << "every call tries again";
-  EXPECT_EQ(adoption_.counters().kept, 0u);
+  EXPECT_EQ(adoption.counters().kept, 0u);
   EXPECT_EQ(pages.begin()[0], pattern(0));
   EXPECT_EQ(pages.begin()[3 * kPage], std::byte{0});
 }

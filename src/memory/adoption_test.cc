@@ -17,7 +17,7 @@ namespace {
 
 class AdoptionByMeans : public testing::TestWithParam<Means> {
  protected:
-  Adoption adoption_{with(GetParam())};
+  Adoption adoption{with(GetParam())};
 };
 INSTANTIATE_TEST_SUITE_P(Means, AdoptionByMeans,
                          testing::Values(Means::kEverything, Means::kProgramsOnly, Means::kNoMove,
@@ -27,14 +27,14 @@ INSTANTIATE_TEST_SUITE_P(Means, AdoptionByMeans,
 TEST_P(AdoptionByMeans, APeerAndTheProgramSeeOneMemory) {
   const TestPages pages(40);
   fill_pattern(pages.begin(), pages.size());
-  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
   ASSERT_TRUE(adopted) << to_string(adopted.error());
   EXPECT_EQ(adopted->begin, pages.begin());
   EXPECT_EQ(adopted->length, pages.size());
-  EXPECT_EQ(adopted->generation, adoption_.generation());
+  EXPECT_EQ(adopted->generation, adoption.generation());
   EXPECT_TRUE(is_shared(pages.begin()));
   EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
-  const PeerView peer(adoption_, *adopted);
+  const PeerView peer(adoption, *adopted);
   ASSERT_TRUE(peer);
   EXPECT_EQ(first_difference(peer.bytes(), pages.size()), pages.size());
   peer.bytes()[17] = std::byte{0};
@@ -46,12 +46,12 @@ TEST_P(AdoptionByMeans, APeerAndTheProgramSeeOneMemory) {
 TEST_P(AdoptionByMeans, TakingBackKeepsWhatAPeerWrote) {
   const TestPages pages(40);
   fill_pattern(pages.begin(), pages.size());
-  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
   ASSERT_TRUE(adopted);
-  const PeerView peer(adoption_, *adopted);
+  const PeerView peer(adoption, *adopted);
   ASSERT_TRUE(peer);
   peer.bytes()[100] = std::byte{0};
-  adoption_.release(adopted->id);
+  adoption.release(adopted->id);
   EXPECT_FALSE(is_shared(pages.begin()));
   EXPECT_EQ(pages.begin()[100], std::byte{0});
   pages.begin()[100] = pattern(100);
@@ -59,8 +59,8 @@ TEST_P(AdoptionByMeans, TakingBackKeepsWhatAPeerWrote) {
   // What a stopped peer writes late reaches nobody.
   peer.bytes()[200] = std::byte{0};
   EXPECT_EQ(pages.begin()[200], pattern(200));
-  EXPECT_EQ(adoption_.counters().ranges, 0u);
-  EXPECT_EQ(adoption_.counters().bytes, 0u);
+  EXPECT_EQ(adoption.counters().ranges, 0u);
+  EXPECT_EQ(adoption.counters().bytes, 0u);
 }
 
 TEST_P(AdoptionByMeans, GivesBackTheVeryMapping) {
@@ -71,9 +71,9 @@ TEST_P(AdoptionByMeans, GivesBackTheVeryMapping) {
   const auto before = mapping_at(pages.begin());
   const std::uint32_t count = mappings_of_process();
   for (int i = 0; i < 20; ++i) {
-    const auto adopted = adoption_.adopt(pages.begin() + 16 * kPage, 32 * kPage, true);
+    const auto adopted = adoption.adopt(pages.begin() + 16 * kPage, 32 * kPage, true);
     ASSERT_TRUE(adopted);
-    adoption_.release(adopted->id);
+    adoption.release(adopted->id);
   }
   const auto after = mapping_at(pages.begin());
   ASSERT_TRUE(before && after);
@@ -89,10 +89,10 @@ TEST_P(AdoptionByMeans, GivesBackTheVeryMapping) {
 // A mapping that never had a page takes its identity from where it lies.
 TEST_P(AdoptionByMeans, GivesBackTheVeryMappingOfUntouchedPages) {
   const TestPages pages(64);
-  const auto adopted = adoption_.adopt(pages.begin() + 16 * kPage, 32 * kPage, true);
+  const auto adopted = adoption.adopt(pages.begin() + 16 * kPage, 32 * kPage, true);
   ASSERT_TRUE(adopted);
   pages.begin()[20 * kPage] = std::byte{1};
-  adoption_.release(adopted->id);
+  adoption.release(adopted->id);
   pages.fill(2);
   const auto after = mapping_at(pages.begin());
   ASSERT_TRUE(after);
@@ -102,9 +102,9 @@ TEST_P(AdoptionByMeans, GivesBackTheVeryMappingOfUntouchedPages) {
 TEST_P(AdoptionByMeans, DiscardedMemoryIsZeroAgainAfterwards) {
   const TestPages pages(16);
   pages.fill(7);
-  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
   ASSERT_TRUE(adopted);
-  adoption_.release(adopted->id);
+  adoption.release(adopted->id);
   ASSERT_EQ(madvise(pages.begin(), pages.size(), MADV_DONTNEED), 0);
   for (const std::byte each : pages.bytes())
     ASSERT_EQ(each, std::byte{0});
@@ -116,7 +116,7 @@ TEST_P(AdoptionByMeans, UntouchedPagesStayUntouched) {
   const TestPages pages(kMany);
   for (const std::size_t page : {0, 1, 5, 511, 512, 1000, 4095})
     pages.begin()[page * kPage] = std::byte{9};
-  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
   ASSERT_TRUE(adopted);
   std::vector<unsigned char> resident(kMany);
   const auto count = [&] {
@@ -130,7 +130,7 @@ TEST_P(AdoptionByMeans, UntouchedPagesStayUntouched) {
   EXPECT_EQ(pages.begin()[1000 * kPage], std::byte{9});
   EXPECT_EQ(pages.begin()[1001 * kPage], std::byte{0});
   pages.begin()[2000 * kPage] = std::byte{3};
-  adoption_.release(adopted->id);
+  adoption.release(adopted->id);
   EXPECT_EQ(count(), 9u);
   EXPECT_EQ(pages.begin()[2000 * kPage], std::byte{3});
   EXPECT_EQ(pages.begin()[4095 * kPage], std::byte{9});
@@ -142,10 +142,10 @@ TEST_P(AdoptionByMeans, HugePagesMoveToo) {
   madvise(pages.begin(), pages.size(), MADV_HUGEPAGE);
   fill_pattern(pages.begin(), pages.size());
   for (int i = 0; i < 3; ++i) {
-    const auto adopted = adoption_.adopt(pages.begin() + 100, 3 * kHuge, true);
+    const auto adopted = adoption.adopt(pages.begin() + 100, 3 * kHuge, true);
     ASSERT_TRUE(adopted) << to_string(adopted.error());
     EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
-    adoption_.release(adopted->id);
+    adoption.release(adopted->id);
     EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
   }
 }
@@ -153,22 +153,22 @@ TEST_P(AdoptionByMeans, HugePagesMoveToo) {
 TEST_P(AdoptionByMeans, OnlyWholePagesInsideTheRegion) {
   const TestPages pages(8);
   pages.fill(1);
-  const auto adopted = adoption_.adopt(pages.begin() + 1, 5 * kPage, true);
+  const auto adopted = adoption.adopt(pages.begin() + 1, 5 * kPage, true);
   ASSERT_TRUE(adopted);
   EXPECT_EQ(adopted->begin, pages.begin() + kPage);
   EXPECT_EQ(adopted->length, 4 * kPage);
   EXPECT_FALSE(is_shared(pages.begin()));
   EXPECT_FALSE(is_shared(pages.begin() + 5 * kPage));
-  EXPECT_TRUE(adoption_.overlaps(pages.begin(), kPage + 1));
-  EXPECT_FALSE(adoption_.overlaps(pages.begin(), kPage));
-  EXPECT_FALSE(adoption_.overlaps(pages.begin() + 5 * kPage, kPage));
-  EXPECT_FALSE(adoption_.overlaps(pages.begin() + 2 * kPage, 0));
+  EXPECT_TRUE(adoption.overlaps(pages.begin(), kPage + 1));
+  EXPECT_FALSE(adoption.overlaps(pages.begin(), kPage));
+  EXPECT_FALSE(adoption.overlaps(pages.begin() + 5 * kPage, kPage));
+  EXPECT_FALSE(adoption.overlaps(pages.begin() + 2 * kPage, 0));
   for (const std::size_t length : {std::size_t{0}, kPage - 1, 2 * kPage - 2}) {
-    const auto small = adoption_.adopt(pages.begin() + 6 * kPage + 1, length, true);
+    const auto small = adoption.adopt(pages.begin() + 6 * kPage + 1, length, true);
     ASSERT_FALSE(small);
     EXPECT_EQ(small.error(), AdoptRefusal::kNoWholePage);
   }
-  const auto wrapping = adoption_.adopt(pages.begin(), ~std::size_t{0}, true);
+  const auto wrapping = adoption.adopt(pages.begin(), ~std::size_t{0}, true);
   ASSERT_FALSE(wrapping);
   EXPECT_EQ(wrapping.error(), AdoptRefusal::kNoWholePage);
 }
@@ -176,19 +176,19 @@ TEST_P(AdoptionByMeans, OnlyWholePagesInsideTheRegion) {
 TEST_P(AdoptionByMeans, ASecondRegistrationSharesTheFirst) {
   const TestPages pages(16);
   fill_pattern(pages.begin(), pages.size());
-  const auto whole = adoption_.adopt(pages.begin(), pages.size(), true);
+  const auto whole = adoption.adopt(pages.begin(), pages.size(), true);
   ASSERT_TRUE(whole);
-  const auto part = adoption_.adopt(pages.begin() + 3 * kPage, 2 * kPage, true);
+  const auto part = adoption.adopt(pages.begin() + 3 * kPage, 2 * kPage, true);
   ASSERT_TRUE(part);
   EXPECT_EQ(part->id, whole->id);
   EXPECT_EQ(part->begin, pages.begin() + 3 * kPage);
   EXPECT_EQ(part->offset, whole->offset + 3 * kPage);
-  EXPECT_EQ(adoption_.counters().ranges, 1u);
-  adoption_.release(whole->id);
+  EXPECT_EQ(adoption.counters().ranges, 1u);
+  adoption.release(whole->id);
   EXPECT_TRUE(is_shared(pages.begin()));
-  const PeerView peer(adoption_, *part);
+  const PeerView peer(adoption, *part);
   EXPECT_EQ(peer.bytes()[0], pattern(3 * kPage));
-  adoption_.release(part->id);
+  adoption.release(part->id);
   EXPECT_FALSE(is_shared(pages.begin()));
   EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
 }
@@ -196,7 +196,7 @@ TEST_P(AdoptionByMeans, ASecondRegistrationSharesTheFirst) {
 TEST_P(AdoptionByMeans, NothingIsAdoptedTwice) {
   const TestPages pages(16);
   pages.fill(1);
-  const auto first = adoption_.adopt(pages.begin() + 4 * kPage, 4 * kPage, true);
+  const auto first = adoption.adopt(pages.begin() + 4 * kPage, 4 * kPage, true);
   ASSERT_TRUE(first);
   struct {
     std::size_t page, count;
@@ -206,25 +206,25 @@ TEST_P(AdoptionByMeans, NothingIsAdoptedTwice) {
                      {7, 4, AdoptRefusal::kOverlap}};
   for (const auto& each : cases) {
     const auto refused =
-        adoption_.adopt(pages.begin() + each.page * kPage, each.count * kPage, true);
+        adoption.adopt(pages.begin() + each.page * kPage, each.count * kPage, true);
     ASSERT_FALSE(refused);
     EXPECT_EQ(refused.error(), each.why);
   }
-  const auto readers = adoption_.adopt(pages.begin() + 4 * kPage, 4 * kPage, false);
+  const auto readers = adoption.adopt(pages.begin() + 4 * kPage, 4 * kPage, false);
   ASSERT_FALSE(readers);
   EXPECT_EQ(readers.error(), AdoptRefusal::kOtherRights);
-  EXPECT_TRUE(adoption_.adopt(pages.begin() + 8 * kPage, 8 * kPage, false)) << "the neighbour";
+  EXPECT_TRUE(adoption.adopt(pages.begin() + 8 * kPage, 8 * kPage, false)) << "the neighbour";
 }
 
 TEST_P(AdoptionByMeans, PeersWithoutTheRightToWriteCannotMapForWriting) {
   const TestPages pages(4);
   pages.fill(5);
-  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), false);
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), false);
   ASSERT_TRUE(adopted);
   EXPECT_EQ(adopted->kind, ArenaKind::kPeersRead);
-  const PeerView writer(adoption_, *adopted);
+  const PeerView writer(adoption, *adopted);
   EXPECT_FALSE(writer);
-  const PeerView reader(adoption_, *adopted, PROT_READ);
+  const PeerView reader(adoption, *adopted, PROT_READ);
   ASSERT_TRUE(reader);
   EXPECT_NE(mprotect(reader.bytes(), kPage, PROT_READ | PROT_WRITE), 0);
   pages.begin()[0] = std::byte{6};
@@ -238,15 +238,15 @@ TEST_P(AdoptionByMeans, AThousandRanges) {
   const std::uint32_t before = mappings_of_process();
   std::vector<AdoptedId> ids;
   for (std::size_t i = 0; i < kRanges; ++i) {
-    const auto adopted = adoption_.adopt(pages.begin() + 3 * i * kPage + 8, 3 * kPage - 8, true);
+    const auto adopted = adoption.adopt(pages.begin() + 3 * i * kPage + 8, 3 * kPage - 8, true);
     ASSERT_TRUE(adopted) << i << ": " << to_string(adopted.error());
     ids.push_back(adopted->id);
   }
-  EXPECT_EQ(adoption_.counters().ranges, kRanges);
+  EXPECT_EQ(adoption.counters().ranges, kRanges);
   EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
   for (std::size_t i = 0; i < kRanges; ++i)
-    adoption_.release(ids[i * 377 % kRanges]);
-  EXPECT_EQ(adoption_.counters().ranges, 0u);
+    adoption.release(ids[i * 377 % kRanges]);
+  EXPECT_EQ(adoption.counters().ranges, 0u);
   EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
   // The allocator of a sanitizer maps some as well.
   EXPECT_LT(mappings_of_process(), before + 20) << "mappings are a limited good";
@@ -255,13 +255,13 @@ TEST_P(AdoptionByMeans, AThousandRanges) {
 TEST_P(AdoptionByMeans, TheEndGivesAllBack) {
   const TestPages pages(16);
   fill_pattern(pages.begin(), pages.size());
-  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
   ASSERT_TRUE(adopted);
-  adoption_.close();
+  adoption.close();
   EXPECT_FALSE(is_shared(pages.begin()));
   EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
-  adoption_.release(adopted->id);
-  const auto late = adoption_.adopt(pages.begin(), pages.size(), true);
+  adoption.release(adopted->id);
+  const auto late = adoption.adopt(pages.begin(), pages.size(), true);
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error(), AdoptRefusal::kShutDown);
 }

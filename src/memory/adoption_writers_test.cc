@@ -28,11 +28,11 @@ constexpr std::size_t kThreads = 3;
 class AdoptionUnderUse : public testing::TestWithParam<Means> {
  protected:
   void SetUp() override {
-    if (const std::string why = why_no_adoption(adoption_); !why.empty()) {
+    if (const std::string why = why_no_adoption(adoption); !why.empty()) {
       GTEST_SKIP() << "SKIP adoption under use: " << why;
     }
   }
-  Adoption adoption_{with(GetParam())};
+  Adoption adoption{with(GetParam())};
 };
 INSTANTIATE_TEST_SUITE_P(Means, AdoptionUnderUse,
                          testing::Values(Means::kEverything, Means::kProgramsOnly), name_of);
@@ -61,11 +61,11 @@ TEST_P(AdoptionUnderUse, NoIncrementIsLost) {
   }
   int adopted_rounds = 0;
   for (int round = 0; round < kRounds; ++round) {
-    const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+    const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
     ASSERT_TRUE(adopted) << to_string(adopted.error());
     ++adopted_rounds;
     std::this_thread::yield();
-    adoption_.release(adopted->id);
+    adoption.release(adopted->id);
     ASSERT_FALSE(is_shared(pages.begin()));
   }
   is_over = true;
@@ -104,9 +104,9 @@ TEST_P(AdoptionUnderUse, NoFirstTouchIsLost) {
     }
     while (next.load() < 300)
       std::this_thread::yield();
-    const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+    const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
     ASSERT_TRUE(adopted) << to_string(adopted.error());
-    adoption_.release(adopted->id);
+    adoption.release(adopted->id);
     for (std::thread& each : threads)
       each.join();
     for (std::size_t page = 0; page < kPages; ++page)
@@ -151,7 +151,7 @@ TEST_P(AdoptionUnderUse, NoWriteOfAThirdProcessIsLost) {
     std::this_thread::yield();
   int adopted_rounds = 0;
   for (int round = 0; round < 200; ++round) {
-    const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+    const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
     if (!adopted) {
       // The writer holds a page at the moment.
       ASSERT_EQ(adopted.error(), AdoptRefusal::kPinned);
@@ -161,7 +161,7 @@ TEST_P(AdoptionUnderUse, NoWriteOfAThirdProcessIsLost) {
     const std::uint64_t before = ledger.writes.load();
     while (ledger.writes.load() < before + 10)
       std::this_thread::yield();
-    adoption_.release(adopted->id);
+    adoption.release(adopted->id);
   }
   ledger.is_over = true;
   int status = 0;
@@ -214,14 +214,14 @@ TEST_P(AdoptionUnderUse, DirectReadsArriveWhereTheProgramLooks) {
   int adopted_rounds = 0;
   int pinned_rounds = 0;
   for (int round = 0; round < 150; ++round) {
-    const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+    const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
     if (adopted) {
       ++adopted_rounds;
       // Taking back under a direct read is what we cannot see (adoption.h).
       shall_rest = true;
       while (!is_resting)
         std::this_thread::yield();
-      adoption_.release(adopted->id);
+      adoption.release(adopted->id);
       shall_rest = false;
     } else {
       ASSERT_EQ(adopted.error(), AdoptRefusal::kPinned);
@@ -251,11 +251,11 @@ TEST_P(AdoptionUnderUse, PagesThatAChildStillHas) {
     if (read(go[0], &byte, 1) != 1) _exit(1);
     _exit(first_difference(pages.begin(), pages.size()) == pages.size() ? 0 : 2);
   }
-  const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
   EXPECT_TRUE(adopted);
   EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
   pages.fill(0);
-  if (adopted) adoption_.release(adopted->id);
+  if (adopted) adoption.release(adopted->id);
   ASSERT_EQ(write(go[1], "", 1), 1);
   int status = 0;
   ASSERT_EQ(waitpid(child, &status, 0), child);
@@ -288,9 +288,9 @@ TEST_P(AdoptionUnderUse, ForksFromManyThreads) {
     });
   }
   while (children < 3 * 20) {
-    const auto adopted = adoption_.adopt(pages.begin(), pages.size(), true);
+    const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
     // Pages that a child still shares count as held by somebody else.
-    if (adopted) adoption_.release(adopted->id);
+    if (adopted) adoption.release(adopted->id);
   }
   for (std::thread& each : threads)
     each.join();
