@@ -125,6 +125,7 @@ Direct::Outcome Direct::execute(qp::SendWindow& window, const qp::Operation& op,
   if (outcome == Outcome::kDone && !is_atomic(op) && !may_still(op, *target, *grant)) {
     outcome = Outcome::kCannot;
   }
+  if (outcome == Outcome::kDone) ++(target->mapped ? mapped_ : reached_);
   if (outcome != Outcome::kPartly) done_ = 0;
   return outcome;
 }

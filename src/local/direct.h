@@ -31,6 +31,8 @@ class Direct {
               std::uint64_t connection);
   bool is_attached() const { return peer_ != nullptr; }
   void detach() { peer_ = nullptr; }
+  // The peer lets us execute something by ourselves.
+  bool is_granted() const { return grant_for(0).has_value(); }
 
   enum class Outcome : std::uint8_t {
     kDone,    // as a whole, and it still holds: it may be reported
@@ -56,9 +58,15 @@ class Direct {
     if (offset > last_.size || length > last_.size - offset) return nullptr;
     return last_.base + offset;
   }
-  bool write_counts() const {
-    return last_.identity_now() == last_.identity && last_.grant_now() == last_.grant;
+  bool write_counts() {
+    const bool counts = last_.identity_now() == last_.identity && last_.grant_now() == last_.grant;
+    mapped_ += counts;
+    return counts;
   }
+
+  // Operations executed so far.
+  std::uint64_t mapped() const { return mapped_; }
+  std::uint64_t reached() const { return reached_; }
 
  private:
   struct Target {
@@ -101,6 +109,8 @@ class Direct {
   qp::OpIndex doing_;
   std::uint64_t doing_in_ = 0;  // the region's identity
   std::uint64_t done_ = 0;      // bytes of it
+  std::uint64_t mapped_ = 0;
+  std::uint64_t reached_ = 0;
 };
 
 }  // namespace verbena::local

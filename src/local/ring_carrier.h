@@ -73,6 +73,17 @@ class RingCarrier final : public qp::Carrier {
   std::optional<Instant> next_deadline() const override { return deadline_; }
   bool quiesced() override { return true; }
 
+  // Operations executed so far: in memory of the peer that we map, by process_vm_writev and _readv,
+  // and by the peer.
+  struct Counts {
+    std::uint64_t mapped = 0;
+    std::uint64_t reached = 0;
+    std::uint64_t ring = 0;
+  };
+  Counts counts() const { return {direct_.mapped(), direct_.reached(), requester_.done()}; }
+  // The peer lets us execute one-sided operations by ourselves.
+  bool is_direct() const { return direct_.is_attached() && direct_.is_granted(); }
+
   // Something came since the last turn: a few loads.
   bool has_work() const {
     return requester_.has_answers() || responder_.has_requests() || has_farewell();

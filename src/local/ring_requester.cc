@@ -243,6 +243,7 @@ void RingRequester::collect(qp::SendWindow& window, qp::Budget& budget, const No
   if (responses_.give_back()) raise(signal_, Signal::kRoom);
   broken_ |= responses_.is_broken();
   if (executed != acknowledged_ && !responses_.has_record()) {
+    done_ += executed - acknowledged_;
     acknowledged_ = executed;
     window.answered(qp::OpIndex(executed - 1), qp::Answer::kDone, now);
   }

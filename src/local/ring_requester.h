@@ -73,6 +73,8 @@ class RingRequester {
   void hear(std::uint32_t executed);
   // Also what it has not said, but written down.
   void look_closely();
+  // How many operations the peer has executed and said so.
+  std::uint64_t done() const { return done_; }
   // What the next requests tell the peer about its operations, and what the last one told.
   void take_along(std::uint32_t executed) { taken_along_ = executed; }
   std::uint32_t told() const { return told_; }
@@ -105,6 +107,7 @@ class RingRequester {
   std::optional<qp::OpIndex> last_send_;
   std::uint32_t epoch_ = 0;
   std::uint32_t acknowledged_ = 0;
+  std::uint64_t done_ = 0;
   std::uint32_t heard_ = 0;  // of acknowledgements, otherwise than by the counter
   std::uint32_t taken_along_ = 0;
   std::uint32_t told_ = 0;
