@@ -4,8 +4,16 @@
 #include <cstring>
 
 #include "base/fence.h"
+#include "base/prefetch.h"
 
 namespace verbena::local {
+namespace {
+
+// The reader's processor has the units that come next; fetching one takes as long as several
+// records. The very next one it may be looking at: not that one.
+constexpr std::uint32_t kUnitsAhead = 8;
+
+}  // namespace
 
 bool RingWriter::refresh(std::uint32_t wanted) {
   const std::uint32_t seen = words_.consumed->load(std::memory_order_acquire);
@@ -47,6 +55,7 @@ void RingWriter::publish(std::uint32_t units, std::uint8_t kind, std::uint8_t fl
   head->flags = flags;
   head->tag.store(tag_of(position_), std::memory_order_release);
   position_ += units;
+  prefetch_for_writing(head_at(position_ + kUnitsAhead));
 }
 
 // A writer that fills on and on would keep us here: one filler, to the end of the lap, then a

@@ -9,9 +9,8 @@ namespace verbena::local {
 
 // A request as copied out of the ring; only its payload still lies there.
 struct RingResponder::Request {
-  RequestRecord record;
+  alignas(kUnit) RequestRecord record;
   const std::byte* payload = nullptr;
-
   std::uint64_t source_identity = 0;  // of the region that lent payload lies in
 
   bool is_lent() const { return record.head.flags & kLent; }
@@ -62,11 +61,9 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
       break;
     }
     Request request;
-    Unit unit;
     std::uint32_t units = 0;
-    if (!requests_.peek(unit, request.payload, units)) break;
+    if (!requests_.peek(reinterpret_cast<Unit&>(request.record), request.payload, units)) break;
     used_ = true;
-    std::memcpy(static_cast<void*>(&request.record), &unit, sizeof unit);
     heard_ = request.record.acknowledged;
     const std::size_t room = request.is_lent() ? kLentMax
                              : units == 1      ? kInlineMax
@@ -111,6 +108,7 @@ std::optional<std::uint32_t> RingResponder::next_heard() const {
 }
 
 RingResponder::Step RingResponder::execute(const Request& request, qp::Responder& responder) {
+  if (is_usual(request)) return execute_whole_send(request, responder);
   const RequestRecord& record = request.record;
   if (drop_epoch_) {
     if (record.epoch == *drop_epoch_) return Step::kConsumed;
@@ -136,6 +134,24 @@ RingResponder::Step RingResponder::execute(const Request& request, qp::Responder
     case RequestKind::kFetchAdd: return execute_atomic(request, responder);
   }
   broken_ = true;
+  return Step::kConsumed;
+}
+
+// A SEND in one piece, and no other message has left anything behind.
+bool RingResponder::is_usual(const Request& request) const {
+  constexpr std::uint8_t kLooked = kFirst | kLast | kLent;
+  const RequestRecord& record = request.record;
+  return record.head.kind == static_cast<std::uint8_t>(RequestKind::kSend) &&
+         (record.head.flags & kLooked) == (kFirst | kLast) && record.offset == 0 &&
+         record.piece_length == record.total_length && !message_ && !drop_epoch_ && !dropping_;
+}
+
+RingResponder::Step RingResponder::execute_whole_send(const Request& request,
+                                                      qp::Responder& responder) {
+  if (auto done = responder.receive_whole(request.bytes(), request.arrived()); !done) {
+    return refuse_request(request, done.error(), responder);
+  }
+  executed_ = request.record.index + 1;
   return Step::kConsumed;
 }
 

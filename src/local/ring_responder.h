@@ -74,6 +74,8 @@ class RingResponder {
   struct Request;
 
   Step execute(const Request& request, qp::Responder& responder);
+  bool is_usual(const Request& request) const;
+  Step execute_whole_send(const Request& request, qp::Responder& responder);
   Step execute_send(const Request& request, qp::Responder& responder);
   Step execute_write(const Request& request, qp::Responder& responder);
   Step execute_read(const Request& request, qp::Responder& responder);

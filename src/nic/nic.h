@@ -54,6 +54,7 @@ class Nic {
   static Nic& current();
 
   bool in_owner() const { return guard_.in_owner(); }
+  const host::ForkGuard& guard() const { return guard_; }
   const Limits& limits() const { return limits_; }
   SharedRandom& random() { return random_; }
   memory::RegionTable& regions() { return regions_; }

@@ -71,7 +71,11 @@ bool Qp::turn(const Now& now, Acknowledge when) {
     if (ring_->has_answers()) ring_->collect(pair.window(), answers, now);
     more |= answers.spent();
   }
-  more |= send(now);
+  if (ring_ && !pair.window().has_work()) {
+    after_turn(now);
+  } else {
+    more |= send(now);
+  }
   return more;
 }
 

@@ -43,7 +43,7 @@ memory::RegionConfig region_of(const Mr& mr) {
 }  // namespace
 
 Context::Context(const Device& device, std::unique_ptr<EventQueue<AsyncEvent>> async, Nic& nic)
-    : device_(device), async_(std::move(async)), nic_(&nic) {}
+    : device_(device), async_(std::move(async)), nic_(&nic), guard_(&nic.guard()) {}
 
 Context::~Context() = default;
 
@@ -53,14 +53,13 @@ Result<std::unique_ptr<Context>, Error> Context::open(const Device& device) {
   return std::unique_ptr<Context>(new Context(device, std::move(*async), Nic::current()));
 }
 
-bool Context::is_usable() { return nic().in_owner() || move_to_child(); }
-
 bool Context::move_to_child() {
   static constinit Mutex moving;
   const std::lock_guard guard(moving);
   if (nic().in_owner()) return true;
   if (objects_.load(std::memory_order_relaxed) != 0 || !async_->leave_parent()) return false;
   nic_.store(&Nic::current(), std::memory_order_relaxed);
+  guard_.store(&nic().guard(), std::memory_order_relaxed);
   return true;
 }
 

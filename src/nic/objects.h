@@ -15,6 +15,7 @@
 #include "base/mutex.h"
 #include "base/time.h"
 #include "base/types.h"
+#include "host/fork_guard.h"
 #include "nic/device.h"
 #include "nic/error.h"
 #include "nic/events.h"
@@ -57,7 +58,7 @@ class Context {
   Nic& nic() { return *nic_.load(std::memory_order_relaxed); }
   // False in a child after fork, but for a context on which nothing was made: that one is the
   // child's own from its first use there on, so that daemon(3) after opening works. Two loads.
-  bool is_usable();
+  bool is_usable() { return guard_.load(std::memory_order_relaxed)->in_owner() || move_to_child(); }
   // Something was made on it, or is gone again: counted by domains, completion queues, channels.
   void count_objects(int by) { objects_.fetch_add(by, std::memory_order_relaxed); }
   // From the interface, a few milliseconds ago at most: addresses change while a device is open.
@@ -76,6 +77,7 @@ class Context {
   mutable Instant seen_until_;
   std::unique_ptr<EventQueue<AsyncEvent>> async_;
   std::atomic<Nic*> nic_;
+  std::atomic<const host::ForkGuard*> guard_;  // of nic_
   std::atomic<int> objects_{0};
 };
 

@@ -69,6 +69,9 @@ class Responder {
   // The message is complete: invalidates if asked, completes the receive.
   Result<void, Refusal> finish_receive(const Arrived& arrived);
 
+  // These three for a message that is here as a whole; not for datagrams.
+  Result<void, Refusal> receive_whole(std::span<const std::byte> bytes, const Arrived& arrived);
+
   // A WRITE of `length` bytes begins: the whole range is checked. A length of 0 is not (9.7.4.1.2).
   Result<void, Refusal> begin_write(MemoryKey key, std::uint64_t address, std::uint64_t length);
   Result<void, Refusal> write(MemoryKey key, std::uint64_t address,
@@ -92,8 +95,8 @@ class Responder {
   // Datagrams: whether the QKey fits (10.2.5). A wrong one is dropped in silence and counted.
   bool datagram_allowed(std::uint32_t qkey) const;
 
-  std::uint8_t rnr_timer() const;  // the code to send with kNotReady
-  bool is_receiving() const;       // in RTR, RTS, SQD, SQE
+  std::uint8_t rnr_timer() const;                   // the code to send with kNotReady
+  bool is_receiving() const { return receiving_; }  // in RTR, RTS, SQD, SQE
   // In RTR the first message is an event; until then nothing may come in silence.
   bool awaits_first_message() const { return in_rtr_ && !first_message_seen_; }
   Reason last_refusal() const { return last_refusal_; }  // why, in detail
@@ -114,6 +117,8 @@ class Responder {
     queues::Receive receive;
   };
 
+  std::optional<queues::ReceiveQueue::Simple> simple_receive(std::uint64_t length) const;
+  bool put(const Sge& to, std::span<const std::byte> bytes);
   bool take_receive();
   void note_first_message();
   // Whether the queue pair does this at all. `access` is 0 for SEND.
@@ -132,6 +137,7 @@ class Responder {
 
   queues::Completion completion_of_receive() const;
   Result<void, Refusal> complete(const queues::Completion& completion, bool is_solicited);
+  Result<void, Refusal> completion_lost();
   void complete_failed(queues::Status status, Reason reason);
   void tell_lost_completion();
   std::uint32_t grh_room() const;

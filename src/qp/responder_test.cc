@@ -4,6 +4,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <tuple>
+
 #include "qp/test_bench.h"
 
 namespace verbena::qp {
@@ -84,6 +86,45 @@ TEST(Responder, HandsOverImmediateDataAndTheSolicitedEvent) {
   const auto completions = bench.poll();
   EXPECT_EQ(completions.at(1).flags, queues::kHasImmediate);
   EXPECT_EQ(completions.at(1).immediate, 0x01020304u);
+}
+
+// In one call as in three: what it answers, completes, places and breaks.
+TEST(Responder, ReceivesAWholeMessageAsInSteps) {
+  const Arrived usual{};
+  const Arrived with_immediate{.has_immediate = true, .is_solicited = true, .immediate = 7};
+  const Arrived invalidating{.invalidates = true, .immediate = 7};
+  for (const Arrived& arrived : {usual, with_immediate, invalidating}) {
+    for (const std::size_t length : {0, 1, 16, 17}) {
+      for (const int sges : {-1, 0, 1, 2, 3}) {
+        ResponderBench whole({.takers = queues::Takers::kOneAtATime});
+        ResponderBench steps({.takers = queues::Takers::kOneAtATime});
+        for (ResponderBench* bench : {&whole, &steps}) {
+          Sge bad = bench->memory.sge(0, 16);
+          bad.key = {0x7777};
+          if (sges == 3) bench->post({bad});
+          if (sges >= 0 && sges < 3)
+            bench->post(std::vector<Sge>(static_cast<unsigned>(sges), bench->memory.sge(0, 16)));
+        }
+        const std::vector<std::byte> payload(length, std::byte{5});
+        const auto done = whole.responder.receive_whole(payload, arrived);
+        const auto refused = steps.send(length, 5, arrived);
+        ASSERT_EQ(done ? std::nullopt : std::optional(done.error()), refused);
+        ASSERT_EQ(whole.faults, steps.faults);
+        ASSERT_EQ(whole.responder.last_refusal(), steps.responder.last_refusal());
+        ASSERT_EQ(whole.memory.holds(0, length, 5), steps.memory.holds(0, length, 5));
+        ASSERT_EQ(whole.queue.waiting(), steps.queue.waiting());
+        const auto mine = whole.poll();
+        const auto other = steps.poll();
+        ASSERT_EQ(mine.size(), other.size());
+        if (mine.empty()) continue;
+        const auto content = [](const queues::Completion& c) {
+          return std::tuple(c.wr_id, c.status, c.kind, c.flags, c.vendor_error, c.byte_length,
+                            c.immediate, c.qp, c.source_qp);
+        };
+        ASSERT_EQ(content(mine[0]), content(other[0]));
+      }
+    }
+  }
 }
 
 TEST(Responder, IsNotReadyWithoutAReceive) {

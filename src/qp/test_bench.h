@@ -177,6 +177,7 @@ class WindowBench final : public SendWindow::Owner {
 struct ResponderOptions {
   QpType type = QpType::kRc;
   bool is_shared = false;
+  queues::Takers takers = queues::Takers::kMany;
   std::uint32_t completions = 64;
   std::uint32_t access = memory::kRemoteWrite | memory::kRemoteRead | memory::kRemoteAtomic;
   std::uint8_t reads_in_max = 4;
@@ -187,7 +188,7 @@ struct ResponderOptions {
 class ResponderBench final : public Responder::Owner, public queues::CompletionEvents {
  public:
   explicit ResponderBench(ResponderOptions options = {})
-      : queue(16, 4),
+      : queue(16, 4, nullptr, options.takers),
         completions(options.completions, this),
         responder({.type = options.type,
                    .qp = kTestQp,

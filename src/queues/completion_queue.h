@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <new>
 #include <span>
 #include <type_traits>
 
@@ -101,6 +102,18 @@ class CompletionQueue {
   // pair must fail. `solicited`: a receive whose sender asked for an event; an unsuccessful
   // completion always counts as solicited.
   [[nodiscard]] bool push(const Completion& completion, bool solicited);
+  // The same for the one that make() gives: it is built in its place.
+  template <class Make>
+    requires std::is_invocable_r_v<Completion, Make>
+  [[nodiscard]] bool push(const Make& make, bool solicited) {
+    if (is_push_locked_.load(std::memory_order_relaxed)) return push(make(), solicited);
+    const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+    if (tail == room_upto_) [[unlikely]]
+      return push(make(), solicited);
+    new (place_of(tail)) Completion(make());
+    tail_.store(tail + 1, std::memory_order_release);
+    return true;
+  }
   // From now on pushes may meet. The first caller returns before that is true: it waits until every
   // push that began before the call has ended, then lets others push.
   void expect_many_pushers() { is_push_locked_.store(true, std::memory_order_relaxed); }

@@ -64,6 +64,23 @@ class ReceiveQueue {
   bool take(Receive& out) {
     return takers_ == Takers::kOneAtATime ? take_oldest(out) : take_shared(out);
   }
+  // Without taking it: the oldest receive where its taker needs no lock, and where it has exactly
+  // one SGE. Then drop_oldest() takes it.
+  struct Simple {
+    std::uint64_t wr_id;
+    Sge sge;
+  };
+  std::optional<Simple> oldest_simple() const {
+    const std::uint32_t taken = taken_.load(std::memory_order_relaxed);
+    if (takers_ != Takers::kOneAtATime || taken == posted_.load(std::memory_order_acquire))
+      return std::nullopt;
+    Slot* slot = place_of(taken);
+    if (slot->sge_count != 1) return std::nullopt;
+    return Simple{slot->wr_id, *slot->sges()};
+  }
+  void drop_oldest() {
+    taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  }
   std::uint32_t waiting() const {
     const std::uint32_t taken = taken_.load(std::memory_order_acquire);
     return posted_.load(std::memory_order_acquire) - taken;
