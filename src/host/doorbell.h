@@ -11,8 +11,9 @@
 //     prepare_sleep()    sleep_state becomes 1, then a full fence
 //     looks again        at its messages and at any_ready(); if there are: awake(), and to work
 //     sleep(timeout)     until somebody wakes it or the time is over: awake then, and must look
-// Each side stores, fences, then loads what the other stored (Dekker), so at least one of the two
-// sees the other: either the owner finds the message, or the publisher finds the owner asleep. The
+// Each side stores, fences, then loads what the other stored (Dekker; the publisher's fence of
+// notify() is made by the owner where both can, far_fence.h), so at least one of the two sees the
+// other: either the owner finds the message, or the publisher finds the owner asleep. The
 // bits work the same way: ring() fences before it finds a bit set already, so whoever takes that
 // bit later sees the message too.
 //
@@ -26,6 +27,7 @@
 #include <cstdint>
 #include <optional>
 
+#include "base/far_fence.h"
 #include "base/fence.h"
 #include "base/time.h"
 #include "host/process_page.h"
@@ -61,7 +63,11 @@ class Doorbell {
   // For a message that lies in a conduit: an owner of few conduits looks at them all when it is
   // awake, and says so; its bits stay untouched then.
   void notify(std::uint32_t index) {
-    full_fence();
+    if (page_.fences_far.load(std::memory_order_relaxed) != 0 && has_joined_far_fences()) {
+      std::atomic_signal_fence(std::memory_order_seq_cst);
+    } else {
+      full_fence();
+    }
     if (page_.scans_all.load(std::memory_order_seq_cst) == 0) {
       set(page_.ready[index / 64 % ProcessPage::kWords], index % 64);
       set(page_.summary[index / 4096 % ProcessPage::kSummaryWords], index / 64 % 64);
@@ -104,7 +110,7 @@ class Doorbell {
 
   void prepare_sleep() {
     page_.sleep_state.exchange(kAsleep, std::memory_order_seq_cst);
-    full_fence();
+    fence_for_publishers();
   }
   // May also return for no reason. Without a timeout it sleeps until woken.
   void sleep(std::optional<Duration> timeout);
@@ -115,7 +121,7 @@ class Doorbell {
   // "on" has stored its message before.
   void set_scans_all(bool on) {
     page_.scans_all.exchange(on ? 1 : 0, std::memory_order_seq_cst);
-    full_fence();
+    fence_for_publishers();
   }
   bool is_asleep() const { return page_.sleep_state.load(std::memory_order_relaxed) != kAwake; }
 
@@ -123,6 +129,13 @@ class Doorbell {
   static constexpr std::uint32_t kAwake = 0;
   static constexpr std::uint32_t kAsleep = 1;
 
+  void fence_for_publishers() {
+    if (page_.fences_far.load(std::memory_order_relaxed) != 0) {
+      far_fence();
+    } else {
+      full_fence();
+    }
+  }
   // Reading first keeps the line shared while the owner is behind.
   static void set(std::atomic<std::uint64_t>& word, std::uint32_t bit) {
     const std::uint64_t mask = std::uint64_t{1} << bit;

@@ -16,7 +16,7 @@ namespace verbena::host {
 
 // One number for everything that two processes share in memory, here and in the layers above. Raise
 // it with any change.
-inline constexpr std::uint32_t kLayoutVersion = 4;
+inline constexpr std::uint32_t kLayoutVersion = 5;
 
 // Who a process is: drawn at random when its control thread starts, so an exec or a reused pid is
 // somebody else.
@@ -45,6 +45,9 @@ struct ProcessPage {
   alignas(64) std::atomic<std::uint32_t> sleep_state;
   // 1: the owner looks at all its conduits by itself, so messages need no bit. Changes seldom.
   std::atomic<std::uint32_t> scans_all;
+  // 1: the owner makes far fences before it sleeps (base/far_fence.h), so that a publisher who
+  // takes part in them needs no fence between its message and its look at the two words above.
+  std::atomic<std::uint32_t> fences_far;
 
   // Bit w of the summary: ready[w] may have bits. Bit i of ready: conduit i may have something for
   // the owner.

@@ -41,6 +41,7 @@ class PeerFiles {
   void take(FileId id, host::PrivateFd descriptor);
   // -1: it has not come.
   int find(FileId id) const;
+  std::size_t count() const { return files_.size(); }
 
  private:
   static constexpr std::size_t kMost = 4;

@@ -101,6 +101,7 @@ Result<Engine*, Error> Engine::start(Nic& nic) {
   }
   engine->control_ = std::move(*control);
   engine->doorbell_ = std::make_unique<host::Doorbell>(engine->control_->page());
+  engine->control_->page().fences_far.store(join_far_fences() ? 1 : 0);
   engine->settle_scanning();
 
   pthread_attr_t attributes;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What links carry so that processes reach each other's memory: the published tables and the files
 // of adopted memory.
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <utility>
@@ -10,6 +11,17 @@
 #include "nic/nic.h"
 
 namespace verbena::nic {
+namespace {
+
+// A descriptor for each peer and file is a luxury: without it the peer's memory is not mapped, but
+// without one for its link the peer cannot be reached at all.
+std::size_t most_files_kept() {
+  constexpr std::size_t kShare = 8;
+  rlimit limit{};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur / kShare : 0;
+}
+
+}  // namespace
 
 Link::Link(Links& links, memory::AccessSections& sections, std::unique_ptr<host::Peer> peer)
     : links_(links),
@@ -64,6 +76,10 @@ void Links::take_tables(Process& from, const host::PrivateFd& attachment) {
 }
 
 void Links::take_file(Process& from, const Message& passed, host::PrivateFd attachment) {
+  std::size_t kept = 0;
+  for (const auto& [id, process] : processes_)
+    kept += process.files.count();
+  if (kept >= most_files_kept()) return;
   from.files.take(local::FileId{static_cast<std::uint32_t>(passed.conduit_id)},
                   std::move(attachment));
   from.link->memory().forget_failures();
