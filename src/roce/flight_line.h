@@ -19,11 +19,17 @@ struct Flight {
   qp::OpIndex index;
   Psn first;
   std::uint32_t packets = 1;
+  std::uint32_t part = 1;    // of a READ: packets that one request asks for
   bool brings_back = false;  // READ or atomic: done when its answer is there
   std::uint64_t length = 0;  // bytes that its packets carry, one way or the other
   std::uint64_t before = 0;  // bytes of all operations before it, since the beginning
 
   Psn end() const { return first + packets; }
+  // Where the part of a READ ends that `psn` belongs to.
+  Psn part_end(Psn psn) const {
+    const std::uint32_t upto = (static_cast<std::uint32_t>(psn - first) / part + 1) * part;
+    return first + (upto < packets ? upto : packets);
+  }
   bool contains(Psn psn) const { return psn - first >= 0 && psn - end() < 0; }
 };
 

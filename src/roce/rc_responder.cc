@@ -195,7 +195,8 @@ void RcResponder::repeat(const wire::Packet& packet, qp::Responder& responder) {
     case Kind::kCompareSwap:
     case Kind::kFetchAdd:
       if (const std::uint64_t* value = atomics_.find(packet.psn)) {
-        answers_.add_again({.psn = packet.psn, .msn = msn_, .is_atomic = true, .value = *value});
+        answers_.add_again(
+            {.psn = packet.psn, .msn = msn_, .is_again = true, .is_atomic = true, .value = *value});
       }
       return;
     case Kind::kFlush:

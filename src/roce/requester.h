@@ -91,6 +91,7 @@ class Requester {
   Wire::Sent send_request(const Flight& flight, Psn psn, std::uint32_t count,
                           qp::SendWindow& window);
   wire::Head head_of(const qp::Operation& op, Psn psn) const;
+  std::uint32_t count_to_ask(const Flight& flight, const Step& step);
   bool asks_for_answer(const Flight& flight, const Step& step);
   void sent(const Step& step, std::size_t bytes, bool asks, Instant now);
   bool may_depart(const Now& now);

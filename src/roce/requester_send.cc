@@ -67,6 +67,8 @@ bool Requester::begin(qp::SendWindow& window, const Now& now) {
   Flight flight{.index = op->index, .first = next_, .length = op->length, .before = bytes_begun_};
   flight.brings_back = is_atomic || op->kind == OpKind::kRead;
   if (!is_atomic) flight.packets = wire::packets_of(op->length, settings_.path_mtu);
+  const std::uint32_t window_packets = std::min(most_.packets, most_.bytes / settings_.path_mtu);
+  flight.part = std::max(1u, window_packets / std::clamp(reads_.most(), 1u, kReadParts));
   // All PSNs on their way fit in one half of the circle (9.7.1).
   if (static_cast<std::uint32_t>(next_ - finished_) + flight.packets >= wire::kPsnRegion) {
     return false;
@@ -125,13 +127,8 @@ bool Requester::send(const Step& step, qp::SendWindow& window, qp::Budget& budge
   bool asks = true;
   Wire::Sent outcome{};
   if (flight.brings_back) {
-    const std::uint32_t part =
-        std::max(1u, most_.packets / std::clamp(reads_.most(), 1u, kReadParts));
-    if (!step.is_repair && !reads_.has_room(finished_)) return false;
-    const std::uint32_t run = missing_run(flight, step.psn, part);
-    // Not in crumbs, where more will be free soon.
-    if (!step.is_repair && step.most < run && step.most < part / 2) return false;
-    actual.most = std::min(step.most, run);
+    actual.most = count_to_ask(flight, step);
+    if (actual.most == 0) return false;
     outcome = send_request(flight, step.psn, actual.most, window);
   } else {
     bytes =
@@ -143,6 +140,17 @@ bool Requester::send(const Step& step, qp::SendWindow& window, qp::Budget& budge
   budget.take(bytes);
   sent(actual, bytes, asks, now);
   return true;
+}
+
+// Requests keep to the parts in which a READ is asked for the first time: one that begins in a part
+// that the responder has executed, and ends in one that it has not, is neither a duplicate nor
+// expected (9.7.4.1.1). Less than the rest of a part only where it has been executed. 0: not now.
+std::uint32_t Requester::count_to_ask(const Flight& flight, const Step& step) {
+  const auto to_end = static_cast<std::uint32_t>(flight.part_end(step.psn) - step.psn);
+  const std::uint32_t run = missing_run(flight, step.psn, to_end);
+  if (step.is_repair) return evidence_ - step.psn > 0 ? std::min(run, step.most) : run;
+  if (!reads_.has_room(finished_)) return 0;
+  return step.most >= run || step.psn == finished_ ? run : 0;
 }
 
 bool Requester::asks_for_answer(const Flight& flight, const Step& step) {
