@@ -13,6 +13,7 @@
 #include "memory/fault_guard.h"
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
+#include "nic/sharing.h"
 
 namespace verbena::nic {
 namespace {
@@ -122,6 +123,7 @@ Result<Engine*, Error> Engine::start(Nic& nic) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
   if (failed != 0) {
+    nic.sharing().stop();
     // A control thread that does not end goes on using what is here.
     if (!engine->control_->stop()) static_cast<void>(engine.release());
     return refuse(Error::kNoRoom);

@@ -145,12 +145,15 @@ void Qp::end_connection() {
     glance.show({});
   }
   connecting = Connecting::kNot;
+  given_up_.reset();
   link = LinkRef();
   engine_->forget_deadline(*this);
 }
 
 std::uint32_t Qp::wanted_rights() {
   const bool serves = pair.responder().is_receiving() && !pair.responder().awaits_first_message();
+  if (given_up_ && !given_up_->watch.is_over()) return 0;
+  given_up_.reset();
   // Who cannot be seen in its sections could not be waited for.
   if (!ring_ || !serves || ring_->offered_id() == 0 || !peer_lock()) return 0;
   const qp::QpAttributes& attributes = pair.attributes();
@@ -190,6 +193,21 @@ PeerSection Qp::peer_section() {
   const SectionLock* const lock = peer_lock();
   if (!lock) return {};
   return {.link = link, .lock = lock, .ours = number()};
+}
+
+void Qp::give_up(const PeerSection& section, const SectionLock::Watch& watch, bool is_for_good) {
+  if (!ring_ || link.get() != section.link.get() || peer_lock() != section.lock) return;
+  given_up_ = {.section = section, .watch = watch, .is_for_good = is_for_good};
+  settle_grant();
+  full_fence();
+  ring_->stop_reaching();
+  // Grants again when it is over after all.
+  engine_->want_turn(number());
+}
+
+bool Qp::has_given_up_for_good(const PeerSection& section) const {
+  return given_up_ && given_up_->is_for_good && given_up_->section.lock == section.lock &&
+         !given_up_->watch.is_over();
 }
 
 void Qp::qp_event(QpNum, qp::QpEvent event) {

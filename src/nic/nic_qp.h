@@ -71,6 +71,11 @@ class Qp final : qp::QpEvents {
   void settle_grant();
   // The lock under which the peer may be touching our memory; without lock where it cannot.
   PeerSection peer_section();
+  // The peer does not leave this section: nothing is granted while it goes on, so that nothing new
+  // is begun in it, and what was about to be moved is not. `is_for_good`: what was begun has ended,
+  // too; nobody waits for this section again.
+  void give_up(const PeerSection& section, const SectionLock::Watch& watch, bool is_for_good);
+  bool has_given_up_for_good(const PeerSection& section) const;
   // Between RTR and RESET. Only the program's calls change it.
   bool is_connected() const { return ring_ != nullptr; }
   local::RingCarrier* ring() { return ring_.get(); }
@@ -105,6 +110,12 @@ class Qp final : qp::QpEvents {
   Engine* engine_;
   std::uint32_t granted_rights_ = 0;  // as published
   std::uint64_t granted_connection_ = 0;
+  struct GivenUp {
+    PeerSection section;
+    SectionLock::Watch watch;
+    bool is_for_good;
+  };
+  std::optional<GivenUp> given_up_;
   EventCount async_events_;
   std::unique_ptr<local::RingCarrier> ring_;
   std::unique_ptr<local::RingCarrier> former_ring_;

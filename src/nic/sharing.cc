@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <array>
 #include <cstdio>
+#include <cstring>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -33,12 +34,15 @@ constexpr std::uint32_t kQuietThreads = 3;
 
 constexpr std::uint32_t kPeersWrite = memory::kRemoteWrite | memory::kRemoteAtomic;
 
-// Whether none of its threads runs: a stopped process makes no call. Where we cannot see, it runs.
-bool is_stopped(pid_t process) {
-  std::array<char, 64> path;
-  std::snprintf(path.data(), path.size(), "/proc/%d/stat", static_cast<int>(process));
-  const int file =
-      static_cast<int>(syscall(SYS_openat, AT_FDCWD, path.data(), O_RDONLY | O_CLOEXEC));
+int open_to_read(int folder, const char* path, int flags) {
+  return static_cast<int>(syscall(SYS_openat, folder, path, O_RDONLY | O_CLOEXEC | flags));
+}
+
+bool is_thread_stopped(int tasks, const char* thread) {
+  std::array<char, 32> path;
+  const int length = std::snprintf(path.data(), path.size(), "%s/stat", thread);
+  if (length < 0 || static_cast<std::size_t>(length) >= path.size()) return false;
+  const int file = open_to_read(tasks, path.data(), 0);
   if (file < 0) return false;
   std::array<char, 256> text;
   const ssize_t size = host::raw::read(file, text.data(), text.size());
@@ -48,6 +52,36 @@ bool is_stopped(pid_t process) {
   if (name_end == line.npos || name_end + 2 >= line.size()) return false;
   const char state = line[name_end + 2];
   return state == 'T' || state == 't' || state == 'Z' || state == 'X';
+}
+
+// Whether none of its threads runs: a stopped process makes no call. The first thread may have
+// ended, or be the only one that is stopped, so each is asked. Where we cannot see, it runs.
+// Without the heap.
+bool is_stopped(pid_t process) {
+  std::array<char, 64> path;
+  std::snprintf(path.data(), path.size(), "/proc/%d/task", static_cast<int>(process));
+  const int tasks = open_to_read(AT_FDCWD, path.data(), O_DIRECTORY);
+  if (tasks < 0) return false;
+  // linux_dirent64: length of the entry at 16, name at 19.
+  alignas(8) std::array<char, 4096> entries;
+  bool all = true;
+  bool any = false;
+  for (;;) {
+    const long size = syscall(SYS_getdents64, tasks, entries.data(), entries.size());
+    if (size <= 0) break;
+    for (long at = 0; at < size && all;) {
+      const char* const entry = entries.data() + at;
+      std::uint16_t length = 0;
+      std::memcpy(&length, entry + 16, sizeof length);
+      at += length;
+      if (entry[19] == '.') continue;
+      any = true;
+      all = is_thread_stopped(tasks, entry + 19);
+    }
+    if (!all) break;
+  }
+  host::raw::close(tasks);
+  return any && all;
 }
 
 class SignalsBlocked {
@@ -84,7 +118,7 @@ void Sharing::start(host::Control& control, Links& links) {
   tables_ = std::move(made->fd);
   if (policy_.adopts) {
     adoption_ = std::make_unique<memory::Adoption>(
-        memory::AdoptionOptions{.events = this, .quiet_threads = kQuietThreads});
+        memory::AdoptionOptions{.limits = {}, .events = this, .quiet_threads = kQuietThreads});
   }
   const std::lock_guard guard(lock_);
   published_ = local::Published(std::move(made->memory), control.first_slot());
@@ -92,6 +126,14 @@ void Sharing::start(host::Control& control, Links& links) {
   // These were registered without us: too late to adopt them.
   for (auto& [key, record] : records_)
     show(key, record);
+}
+
+void Sharing::stop() {
+  const std::lock_guard guard(lock_);
+  is_started_ = false;
+  for (auto& [key, record] : records_)
+    record.is_shown = false;
+  published_ = {};
 }
 
 void Sharing::introduce(host::PeerId peer) {
@@ -121,7 +163,7 @@ void Sharing::announce() {
 }
 
 void Sharing::show(MemoryKey key, Record& record) {
-  if (!published_ || record.is_shown) return;
+  if (!published_ || record.is_shown || record.is_going) return;
   record.region.mapped = {};
   if (const auto& adopted = record.adopted) {
     const auto begin = static_cast<std::uint64_t>(adopted->begin - record.address);
@@ -145,7 +187,8 @@ void Sharing::place(MemoryKey key, const void* stack) {
   {
     const std::lock_guard guard(lock_);
     const auto found = records_.find(key);
-    if (found == records_.end() || found->second.is_shown) return;
+    if (found == records_.end() || found->second.placing != Record::Placing::kAsked) return;
+    found->second.placing = Record::Placing::kRunning;
     address = found->second.address;
     length = found->second.length;
     peers_write = (found->second.region.access & kPeersWrite) != 0;
@@ -164,12 +207,30 @@ void Sharing::place(MemoryKey key, const void* stack) {
   const std::lock_guard guard(lock_);
   const auto found = records_.find(key);
   if (found == records_.end()) {
-    // Removed meanwhile by whoever did not wait.
+    // By a program that takes down what it has not got yet.
     if (adopted) adoption_->release(adopted->id);
     return;
   }
-  found->second.adopted = adopted;
-  show(key, found->second);
+  Record& record = found->second;
+  record.placing = Record::Placing::kNo;
+  record.adopted = adopted;
+  show(key, record);
+}
+
+// The control thread did not answer in time. What it has not begun it shall leave alone, as nobody
+// waits for it; what it has begun ends.
+void Sharing::stop_placing(MemoryKey key) {
+  for (;;) {
+    {
+      const std::lock_guard guard(lock_);
+      const auto found = records_.find(key);
+      if (found == records_.end()) return;
+      Record& record = found->second;
+      if (record.placing == Record::Placing::kAsked) record.placing = Record::Placing::kNo;
+      if (record.placing == Record::Placing::kNo) return show(key, record);
+    }
+    sched_yield();
+  }
 }
 
 void Sharing::release(std::optional<memory::Adopted> adopted, bool is_stuck) {
@@ -226,9 +287,11 @@ void Sharing::add(const Mr& mr) {
     record.length = mr.length;
     if (!is_started_) return;
     if (!policy_.adopts) return show(mr.key, record);
+    record.placing = Record::Placing::kAsked;
   }
   const SignalsBlocked blocked;
-  static_cast<void>(control_->call([this, key = mr.key, &blocked] { place(key, &blocked); }));
+  const auto task = [this, key = mr.key, &blocked] { place(key, &blocked); };
+  if (!control_->call(task)) stop_placing(mr.key);
 }
 
 void Sharing::hide(const Mr& mr) {
@@ -238,6 +301,8 @@ void Sharing::hide(const Mr& mr) {
   if (found == records_.end()) return;
   if (found->second.is_shown) published_.hide(mr.key);
   found->second.is_shown = false;
+  // The control thread may be about to show it again (leaving).
+  found->second.is_going = true;
 }
 
 void Sharing::settle(const Mr& mr) {
@@ -301,23 +366,36 @@ void Sharing::wait_until_left(const PeerSection& section) {
   }));
 }
 
+// Each is waited for once: a program that takes down a thousand regions shall not wait a thousand
+// times for one stopped peer. True: there were some that we had given up before.
+bool Sharing::drop_given_up(std::vector<Waited>& sections) {
+  const QpTable::Reading reading(nic_.queue_pairs());
+  return std::erase_if(sections, [&](const Waited& waited) {
+           Qp* qp = nic_.queue_pairs().find(waited.section.ours);
+           if (!qp) return false;
+           const std::lock_guard guard(qp->pair.lock());
+           return qp->has_given_up_for_good(waited.section);
+         }) != 0;
+}
+
 // False: some did not leave.
 bool Sharing::wait(std::vector<Waited> sections) {
+  const bool is_all = !drop_given_up(sections);
   const auto drop_left = [&] {
     std::erase_if(sections, [](const Waited& waited) { return waited.watch.is_over(); });
     return sections.empty();
   };
   constexpr int kSpins = 1000;
   for (int i = 0; i < kSpins; ++i) {
-    if (drop_left()) return true;
+    if (drop_left()) return is_all;
     spin_pause();
   }
   const Instant begin = clock_now();
   while (clock_now() - begin < kPatience) {
     sched_yield();
-    if (drop_left()) return true;
+    if (drop_left()) return is_all;
   }
-  stop_reaching(sections);
+  give_up(sections, false);
   const auto may_call = [](const Waited& waited) {
     const pid_t process = waited.section.link->memory().process();
     return process != 0 && !is_stopped(process);
@@ -325,19 +403,20 @@ bool Sharing::wait(std::vector<Waited> sections) {
   while (clock_now() - begin < kPatienceWithCalls &&
          std::any_of(sections.begin(), sections.end(), may_call)) {
     sched_yield();
-    if (drop_left()) return true;
+    if (drop_left()) return is_all;
   }
+  give_up(sections, true);
   LOG_WARN("a peer does not leave our memory: stopped, or hostile");
   return false;
 }
 
-void Sharing::stop_reaching(const std::vector<Waited>& sections) {
+void Sharing::give_up(const std::vector<Waited>& sections, bool is_for_good) {
   const QpTable::Reading reading(nic_.queue_pairs());
   for (const Waited& waited : sections) {
     Qp* qp = nic_.queue_pairs().find(waited.section.ours);
     if (!qp) continue;
     const std::lock_guard guard(qp->pair.lock());
-    if (qp->ring()) qp->ring()->stop_reaching();
+    qp->give_up(waited.section, waited.watch, is_for_good);
   }
 }
 

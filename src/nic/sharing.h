@@ -48,6 +48,9 @@ class Sharing final : memory::AdoptionEvents {
 
   // -- the control thread ----------------------------------------------------------------------
   void start(host::Control& control, Links& links);
+  // There will be no control thread after all; on the thread that started it. Nobody has asked it
+  // for anything.
+  void stop();
   // Passes to a new peer what it needs.
   void introduce(host::PeerId peer);
 
@@ -75,6 +78,9 @@ class Sharing final : memory::AdoptionEvents {
     std::byte* address = nullptr;
     std::size_t length = 0;
     bool is_shown = false;
+    bool is_going = false;  // hidden for good
+    // Memory moves only while somebody waits for it (memory/adoption.h).
+    enum class Placing : std::uint8_t { kNo, kAsked, kRunning } placing = Placing::kNo;
     std::optional<memory::Adopted> adopted;
   };
 
@@ -82,6 +88,7 @@ class Sharing final : memory::AdoptionEvents {
   void leaving(memory::AdoptedId id) override;
   // `stack`: an address on the stack of the thread that asks.
   void place(MemoryKey key, const void* stack);
+  void stop_placing(MemoryKey key);  // any thread
   void release(std::optional<memory::Adopted> adopted, bool is_stuck);
   void announce();
   void pass(host::PeerId peer, memory::ArenaKind kind);
@@ -96,7 +103,8 @@ class Sharing final : memory::AdoptionEvents {
     SectionLock::Watch watch;
   };
   bool wait(std::vector<Waited> sections);
-  void stop_reaching(const std::vector<Waited>& sections);
+  bool drop_given_up(std::vector<Waited>& sections);
+  void give_up(const std::vector<Waited>& sections, bool is_for_good);
 
   Nic& nic_;
   const Policy policy_;
