@@ -83,6 +83,9 @@ class ControlEvents {
   // The time asked for by call_at has come.
   virtual void tick(Instant now) = 0;
 
+  // Somebody called nudge(). Before anything else of this turn, and before anything uses the heap.
+  virtual void nudged() {}
+
  protected:
   ~ControlEvents() = default;
 };
@@ -129,6 +132,9 @@ class Control {
   // lock that ControlEvents may want. False: not done yet, or not accepted; it may still run later,
   // so it owns what it touches.
   bool call(Task task);
+  // Makes the control thread call ControlEvents::nudged() soon. Without a lock and without the
+  // heap. False: there is no control thread (any more), or this is a forked child.
+  bool nudge();
   // Waits like call().
   Result<SlotNumber, ControlError> take_another_slot();
 

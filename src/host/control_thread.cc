@@ -148,6 +148,7 @@ void ControlThread::turn() {
       deadline == Instant::never() ? heartbeat : std::min(deadline - now_, heartbeat);
   std::array<Ready, 64> ready;
   const auto count = poller_.wait(ready, limit);
+  if (mailbox_.take_nudge()) events_.nudged();
   now_ = options_.now();
   links_.begin(now_);
   if (!count) {

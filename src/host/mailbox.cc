@@ -25,6 +25,13 @@ std::vector<Mailbox::Task> Mailbox::close() {
   return std::exchange(tasks_, {});
 }
 
+bool Mailbox::nudge() {
+  if (getpid() != process_) return false;
+  is_nudged_.store(true, std::memory_order_release);
+  const pid_t thread = thread_.load(std::memory_order_relaxed);
+  return thread != 0 && tgkill(process_, thread, kSignal) == 0;
+}
+
 bool Mailbox::post(Task task, Limit limit) {
   // Before the lock: a thread of the parent's may have held it when it forked us.
   if (getpid() != process_) return false;

@@ -10,6 +10,7 @@
 
 #include <sys/types.h>
 
+#include <atomic>
 #include <csignal>
 #include <cstddef>
 #include <functional>
@@ -36,13 +37,19 @@ class Mailbox {
   // Any thread. False: full, or closed, or this is a forked child.
   enum class Limit : bool { kKeep, kIgnore };
   bool post(Task task, Limit limit = Limit::kKeep);
+  // Any thread, without a lock and without the heap: makes the control thread look. False: there is
+  // none here.
+  bool nudge();
+  // On the control thread: whether somebody did since the last call.
+  bool take_nudge() { return is_nudged_.exchange(false, std::memory_order_acq_rel); }
 
  private:
   Mutex mutex_;
   std::vector<Task> tasks_;
   const std::size_t tasks_max_;
   pid_t process_ = 0;
-  pid_t thread_ = 0;  // 0: closed
+  std::atomic<pid_t> thread_{0};  // 0: closed
+  std::atomic<bool> is_nudged_{false};
 };
 
 }  // namespace verbena::host

@@ -158,6 +158,8 @@ void Links::hold_back(const Offer& offer, Process& process) {
   control_->call_at(clock_now() + offer_pause_);
 }
 
+void Links::nudged() { nic_.sharing().serve_undo_requests(); }
+
 void Links::tick(Instant now) {
   bool goes_on = false;
   offer_pause_ = std::min(offer_pause_ * 2, kOfferPauseMax);
@@ -196,9 +198,9 @@ void Links::make_offer(const Offer& offer, Process& process) {
     message.qp_type = static_cast<std::uint32_t>(qp->pair.config().type);
     qp->connecting = Connecting::kOffered;
     qp->link = process.link;
-    before = qp->ring()->offer(
-        local::Conduit::prepare(std::move(created->memory), message.conduit_id),
-        {&process.link->doorbell(), peer.index()}, &process.link->memory());
+    before =
+        qp->ring()->offer(local::Conduit::prepare(std::move(created->memory), message.conduit_id),
+                          {&process.link->doorbell(), peer.index()}, &process.link->memory());
   }
   if (before) engine_.wait_for_scan();
   send(process, message, &created->fd);

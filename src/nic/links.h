@@ -167,6 +167,7 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   void message(host::PeerId from, std::span<const std::byte> bytes,
                host::PrivateFd attachment) override;
   void tick(Instant now) override;
+  void nudged() override;
 
   void look_for_peers();
   void look_for(SlotNumber slot);

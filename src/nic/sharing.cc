@@ -6,7 +6,6 @@
 #include <sched.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <array>
 #include <cstdio>
 #include <cstring>
@@ -14,6 +13,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/assert.h"
 #include "base/fence.h"
 #include "base/log.h"
 #include "host/raw_calls.h"
@@ -29,9 +29,6 @@ namespace {
 constexpr Duration kPatience = Duration::milliseconds(10);
 // One that runs, and was about to make a system call, has made it by then.
 constexpr Duration kPatienceWithCalls = Duration::seconds(1);
-// The control thread, the NIC thread and whoever waits for the registration.
-constexpr std::uint32_t kQuietThreads = 3;
-
 constexpr std::uint32_t kPeersWrite = memory::kRemoteWrite | memory::kRemoteAtomic;
 
 int open_to_read(int folder, const char* path, int flags) {
@@ -108,6 +105,7 @@ Sharing::~Sharing() = default;
 void Sharing::start(host::Control& control, Links& links) {
   control_ = &control;
   links_ = &links;
+  control_thread_ = gettid();
   if (!policy_.direct) return;
   auto made = control.make_memory(local::kPublishedSize, host::Backing::kWhenTouched,
                                   host::Writers::kMaker);
@@ -116,10 +114,7 @@ void Sharing::start(host::Control& control, Links& links) {
     return;
   }
   tables_ = std::move(made->fd);
-  if (policy_.adopts) {
-    adoption_ = std::make_unique<memory::Adoption>(
-        memory::AdoptionOptions{.limits = {}, .events = this, .quiet_threads = kQuietThreads});
-  }
+  if (policy_.adopts) adoption();
   const std::lock_guard guard(lock_);
   published_ = local::Published(std::move(made->memory), control.first_slot());
   is_started_ = true;
@@ -194,8 +189,10 @@ void Sharing::place(MemoryKey key, const void* stack) {
     peers_write = (found->second.region.access & kPeersWrite) != 0;
   }
   std::optional<memory::Adopted> adopted;
-  if (adoption_) {
-    auto moved = adoption_->adopt(address, length, peers_write, stack);
+  const bool is_shared = adoption_ && adoption_->overlaps(address, length);
+  if (is_shared || policy_.adopts) {
+    widen(address, length);
+    auto moved = adoption().adopt(address, length, peers_write, stack);
     if (moved) {
       adopted = *moved;
       LOG_DEBUG("region of %zu bytes: %zu shared", length, moved->length);
@@ -211,10 +208,9 @@ void Sharing::place(MemoryKey key, const void* stack) {
     if (adopted) adoption_->release(adopted->id);
     return;
   }
-  Record& record = found->second;
-  record.placing = Record::Placing::kNo;
-  record.adopted = adopted;
-  show(key, record);
+  found->second.placing = Record::Placing::kNo;
+  found->second.adopted = adopted;
+  show(key, found->second);
 }
 
 // The control thread did not answer in time. What it has not begun it shall leave alone, as nobody
@@ -239,31 +235,25 @@ void Sharing::release(std::optional<memory::Adopted> adopted, bool is_stuck) {
   adoption_->release(adopted->id);
 }
 
-// Its registrations go on as private memory.
+// Its registrations go on as private memory. Without the heap: see make_private().
 void Sharing::leaving(memory::AdoptedId id) {
-  std::vector<MemoryKey> all;
   {
     const std::lock_guard guard(lock_);
     for (auto& [key, record] : records_) {
       if (!record.adopted || record.adopted->id != id || !record.is_shown) continue;
       published_.hide(key);
       record.is_shown = false;
-      all.push_back(key);
+      record.is_leaving = true;
     }
   }
-  std::vector<Waited> sections;
-  for (PeerSection& section : open_sections()) {
-    const SectionLock::Watch watch(*section.lock);
-    sections.push_back({std::move(section), watch});
-  }
-  static_cast<void>(wait(std::move(sections)));
+  static_cast<void>(wait_for_everybody());
   const std::lock_guard guard(lock_);
-  for (const MemoryKey key : all) {
-    const auto found = records_.find(key);
-    if (found == records_.end()) continue;
-    const std::optional<memory::Adopted> kept = std::exchange(found->second.adopted, std::nullopt);
-    show(key, found->second);
-    found->second.adopted = kept;
+  for (auto& [key, record] : records_) {
+    if (!record.is_leaving) continue;
+    record.is_leaving = false;
+    const std::optional<memory::Adopted> kept = std::exchange(record.adopted, std::nullopt);
+    show(key, record);
+    record.adopted = kept;
   }
 }
 
@@ -273,20 +263,24 @@ void Sharing::add(const Mr& mr) {
   if (!policy_.direct) return;
   // Only here may memory be adopted, so the control thread is needed now.
   if (policy_.adopts) static_cast<void>(nic_.start_engine());
+  Record fresh;
+  fresh.region = {.pd = mr.pd->id,
+                  .access = mr.access,
+                  .iova = mr.iova,
+                  .length = mr.length,
+                  .address = mr.address,
+                  .mapped = {}};
+  fresh.address = mr.address;
+  fresh.length = mr.length;
+  std::map<MemoryKey, Record> made;
+  made.emplace(mr.key, fresh);
   {
     const std::lock_guard guard(lock_);
-    Record& record = records_[mr.key];
-    record = {};
-    record.region = {.pd = mr.pd->id,
-                     .access = mr.access,
-                     .iova = mr.iova,
-                     .length = mr.length,
-                     .address = mr.address,
-                     .mapped = {}};
-    record.address = mr.address;
-    record.length = mr.length;
+    const auto placed = records_.insert(made.extract(made.begin()));
+    VERBENA_ASSERT(placed.inserted);  // settle() forgot what had this key before
+    Record& record = placed.position->second;
     if (!is_started_) return;
-    if (!policy_.adopts) return show(mr.key, record);
+    if (!policy_.adopts && !overlaps(mr.address, mr.length)) return show(mr.key, record);
     record.placing = Record::Placing::kAsked;
   }
   const SignalsBlocked blocked;
@@ -300,28 +294,21 @@ void Sharing::hide(const Mr& mr) {
   const auto found = records_.find(mr.key);
   if (found == records_.end()) return;
   if (found->second.is_shown) published_.hide(mr.key);
-  found->second.is_shown = false;
-  // The control thread may be about to show it again (leaving).
+  found->second.is_shown = found->second.is_leaving = false;
+  // The control thread may be about to show it (again).
   found->second.is_going = true;
 }
 
 void Sharing::settle(const Mr& mr) {
   if (!policy_.direct) return;
-  std::optional<memory::Adopted> adopted;
+  std::map<MemoryKey, Record>::node_type gone;
   {
     const std::lock_guard guard(lock_);
-    const auto found = records_.find(mr.key);
-    if (found == records_.end()) return;
-    adopted = found->second.adopted;
-    records_.erase(found);
-    if (!published_) return;
+    gone = records_.extract(mr.key);
+    if (gone.empty() || !published_) return;
   }
-  std::vector<Waited> sections;
-  for (PeerSection& section : open_sections()) {
-    const SectionLock::Watch watch(*section.lock);
-    sections.push_back({std::move(section), watch});
-  }
-  const bool is_stuck = !wait(std::move(sections));
+  const bool is_stuck = !wait_for_everybody();
+  const std::optional<memory::Adopted> adopted = gone.mapped().adopted;
   if (!adopted) return;
   const SignalsBlocked blocked;
   static_cast<void>(control_->call([this, adopted, is_stuck] { release(adopted, is_stuck); }));
@@ -330,94 +317,86 @@ void Sharing::settle(const Mr& mr) {
 std::optional<local::MappedPart> Sharing::mapped_part(MemoryKey key) {
   const std::lock_guard guard(lock_);
   const auto found = records_.find(key);
-  if (found == records_.end() || !found->second.is_shown || !found->second.adopted) {
-    return std::nullopt;
-  }
+  const bool is_mapped =
+      found != records_.end() && found->second.is_shown && found->second.region.mapped.file != 0;
+  if (!is_mapped) return std::nullopt;
   return found->second.region.mapped;
+}
+
+bool Sharing::is_shown(MemoryKey key) {
+  const std::lock_guard guard(lock_);
+  const auto found = records_.find(key);
+  return found != records_.end() && found->second.is_shown;
 }
 
 // -- waiting --------------------------------------------------------------------------------------
 
-std::vector<PeerSection> Sharing::open_sections() {
+// False: some did not leave. Without the heap.
+bool Sharing::wait_for_everybody() {
   full_fence();
-  std::vector<PeerSection> open;
+  const Instant begin = clock_now();
+  bool all = true;
   const QpTable::Reading reading(nic_.queue_pairs());
   nic_.queue_pairs().each([&](Qp& qp) {
     if (!qp.has_peer.load(std::memory_order_relaxed)) return;
-    const std::lock_guard guard(qp.pair.lock());
-    PeerSection section = qp.peer_section();
-    if (section.lock && !SectionLock::Watch(*section.lock).is_over()) {
-      open.push_back(std::move(section));
+    PeerSection section;
+    {
+      const std::lock_guard guard(qp.pair.lock());
+      section = qp.peer_section();
     }
+    if (section.lock && !wait(section, begin)) all = false;
   });
-  return open;
+  return all;
 }
 
 void Sharing::wait_until_left(const PeerSection& section) {
   if (!section.lock) return;
   full_fence();
+  if (wait(section, clock_now()) || !shared_.load(std::memory_order_acquire)) return;
+  static_cast<void>(control_->call([this] { adoption_->expel(); }));
+}
+
+bool Sharing::wait(const PeerSection& section, Instant begin) {
   const SectionLock::Watch watch(*section.lock);
-  if (watch.is_over()) return;
-  std::vector<Waited> one;
-  one.push_back({section, watch});
-  if (wait(std::move(one)) || !policy_.adopts) return;
-  static_cast<void>(control_->call([this] {
-    if (adoption_) adoption_->expel();
-  }));
-}
-
-// Each is waited for once: a program that takes down a thousand regions shall not wait a thousand
-// times for one stopped peer. True: there were some that we had given up before.
-bool Sharing::drop_given_up(std::vector<Waited>& sections) {
-  const QpTable::Reading reading(nic_.queue_pairs());
-  return std::erase_if(sections, [&](const Waited& waited) {
-           Qp* qp = nic_.queue_pairs().find(waited.section.ours);
-           if (!qp) return false;
-           const std::lock_guard guard(qp->pair.lock());
-           return qp->has_given_up_for_good(waited.section);
-         }) != 0;
-}
-
-// False: some did not leave.
-bool Sharing::wait(std::vector<Waited> sections) {
-  const bool is_all = !drop_given_up(sections);
-  const auto drop_left = [&] {
-    std::erase_if(sections, [](const Waited& waited) { return waited.watch.is_over(); });
-    return sections.empty();
-  };
+  if (watch.is_over()) return true;
+  // Each is waited for once: a program that takes down a thousand regions shall not wait a thousand
+  // times for one stopped peer.
+  if (is_given_up(section)) return false;
   constexpr int kSpins = 1000;
   for (int i = 0; i < kSpins; ++i) {
-    if (drop_left()) return is_all;
+    if (watch.is_over()) return true;
     spin_pause();
   }
-  const Instant begin = clock_now();
   while (clock_now() - begin < kPatience) {
     sched_yield();
-    if (drop_left()) return is_all;
+    if (watch.is_over()) return true;
   }
-  give_up(sections, false);
-  const auto may_call = [](const Waited& waited) {
-    const pid_t process = waited.section.link->memory().process();
-    return process != 0 && !is_stopped(process);
-  };
-  while (clock_now() - begin < kPatienceWithCalls &&
-         std::any_of(sections.begin(), sections.end(), may_call)) {
+  give_up(section, watch, false);
+  const pid_t process = section.link->memory().process();
+  while (clock_now() - begin < kPatienceWithCalls && process != 0 && !is_stopped(process)) {
     sched_yield();
-    if (drop_left()) return is_all;
+    if (watch.is_over()) return true;
   }
-  give_up(sections, true);
+  give_up(section, watch, true);
   LOG_WARN("a peer does not leave our memory: stopped, or hostile");
   return false;
 }
 
-void Sharing::give_up(const std::vector<Waited>& sections, bool is_for_good) {
+bool Sharing::is_given_up(const PeerSection& section) {
   const QpTable::Reading reading(nic_.queue_pairs());
-  for (const Waited& waited : sections) {
-    Qp* qp = nic_.queue_pairs().find(waited.section.ours);
-    if (!qp) continue;
-    const std::lock_guard guard(qp->pair.lock());
-    qp->give_up(waited.section, waited.watch, is_for_good);
-  }
+  Qp* const qp = nic_.queue_pairs().find(section.ours);
+  if (!qp) return false;
+  const std::lock_guard guard(qp->pair.lock());
+  return qp->has_given_up_for_good(section);
+}
+
+void Sharing::give_up(const PeerSection& section, const SectionLock::Watch& watch,
+                      bool is_for_good) {
+  const QpTable::Reading reading(nic_.queue_pairs());
+  Qp* const qp = nic_.queue_pairs().find(section.ours);
+  if (!qp) return;
+  const std::lock_guard guard(qp->pair.lock());
+  qp->give_up(section, watch, is_for_good);
 }
 
 }  // namespace verbena::nic

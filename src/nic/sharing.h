@@ -9,11 +9,14 @@
 // nothing, and the pages it may have mapped become private memory elsewhere.
 #pragma once
 
+#include <sys/types.h>
+
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
 #include <optional>
-#include <vector>
 
 #include "base/mutex.h"
 #include "base/section_lock.h"
@@ -21,8 +24,10 @@
 #include "host/control.h"
 #include "local/published.h"
 #include "memory/adoption.h"
+#include "nic/error.h"
 #include "nic/links.h"
 #include "nic/policy.h"
+#include "nic/undo_requests.h"
 
 namespace verbena::nic {
 
@@ -53,6 +58,8 @@ class Sharing final : memory::AdoptionEvents {
   void stop();
   // Passes to a new peer what it needs.
   void introduce(host::PeerId peer);
+  // Of make_private().
+  void serve_undo_requests();
 
   // -- any thread, without a queue pair's lock -------------------------------------------------
   // A region was entered into the table of regions under its key, and may be used as soon as this
@@ -62,10 +69,22 @@ class Sharing final : memory::AdoptionEvents {
   void hide(const Mr& mr);
   // After the return no peer touches its memory any more, and it is the program's own again.
   void settle(const Mr& mr);
-  // How peers reach a region: the part of it that they map, or none.
+  // How peers reach a region: the part of it that they map, or none; false: by the ring only.
   std::optional<local::MappedPart> mapped_part(MemoryKey key);
+  bool is_shown(MemoryKey key);
   // After the return nobody touches memory by a grant that was revoked before.
   void wait_until_left(const PeerSection& section);
+
+  // Memory that is shared from the start; kInvalid: not such memory.
+  Result<std::byte*, Error> allocate(std::size_t length);
+  Result<void, Error> free(std::byte* address);
+
+  // -- any thread, any time: inside an allocator, in a forked child -------------------------------
+  // What the preload asks (base/contracts.h). No heap, and no lock that anybody holds while using
+  // it.
+  static bool overlaps(const void* address, std::size_t length) noexcept;
+  static bool give_back(void* address, std::size_t length) noexcept;
+  static bool make_private(const void* address, std::size_t length) noexcept;
 
   // -- with the queue pair's lock --------------------------------------------------------------
   // Null: it takes its own.
@@ -78,7 +97,8 @@ class Sharing final : memory::AdoptionEvents {
     std::byte* address = nullptr;
     std::size_t length = 0;
     bool is_shown = false;
-    bool is_going = false;  // hidden for good
+    bool is_leaving = false;  // hidden until it is private
+    bool is_going = false;    // hidden for good
     // Memory moves only while somebody waits for it (memory/adoption.h).
     enum class Placing : std::uint8_t { kNo, kAsked, kRunning } placing = Placing::kNo;
     std::optional<memory::Adopted> adopted;
@@ -90,21 +110,21 @@ class Sharing final : memory::AdoptionEvents {
   void place(MemoryKey key, const void* stack);
   void stop_placing(MemoryKey key);  // any thread
   void release(std::optional<memory::Adopted> adopted, bool is_stuck);
+  memory::Adoption& adoption();
+  struct Allocation;
+  static void allocate_for(Sharing& sharing, Allocation& asked, std::size_t length);
   void announce();
   void pass(host::PeerId peer, memory::ArenaKind kind);
 
   // -- with the lock
   void show(MemoryKey key, Record& record);
 
-  std::vector<PeerSection> open_sections();
-  // Those that are still not over, with their sections' beginnings.
-  struct Waited {
-    PeerSection section;
-    SectionLock::Watch watch;
-  };
-  bool wait(std::vector<Waited> sections);
-  bool drop_given_up(std::vector<Waited>& sections);
-  void give_up(const std::vector<Waited>& sections, bool is_for_good);
+  bool wait_for_everybody();
+  bool wait(const PeerSection& section, Instant begin);
+  bool is_given_up(const PeerSection& section);
+  void give_up(const PeerSection& section, const SectionLock::Watch& watch, bool is_for_good);
+  bool ask_for_undo(const std::byte* address, std::size_t length);
+  void widen(const std::byte* address, std::size_t length);
 
   Nic& nic_;
   const Policy policy_;
@@ -112,9 +132,16 @@ class Sharing final : memory::AdoptionEvents {
   Links* links_ = nullptr;
   host::PrivateFd tables_;                      // the control thread's
   std::unique_ptr<memory::Adoption> adoption_;  // the control thread's
-  std::uint32_t announced_ = 0;                 // the control thread's: a generation
+  pid_t control_thread_ = 0;
+  std::uint32_t announced_ = 0;  // the control thread's: a generation
 
-  Mutex lock_;  // never with a queue pair's
+  // For everybody: adoption_, once it is there, and the addresses between which its ranges lie.
+  std::atomic<memory::Adoption*> shared_{nullptr};
+  std::atomic<std::uintptr_t> lowest_{~std::uintptr_t{0}};
+  std::atomic<std::uintptr_t> highest_{0};
+  UndoRequests undo_requests_;
+
+  Mutex lock_;  // never with a queue pair's, nor while the heap is used
   local::Published published_;
   bool is_started_ = false;
   std::map<MemoryKey, Record> records_;
