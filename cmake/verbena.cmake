@@ -12,9 +12,9 @@
 #     VERBENA_LIBDIR_FROM_BINDIR: where the installed shared objects lie, seen from the folder of
 #     the program (in the build tree: ../lib).
 #   verbena_shared(NAME ibverbs SONAME libibverbs.so.1 VERSION_SCRIPT libibverbs.map LAYERS verbs
-#                  [SOURCES ...] [LIBRARIES ...] [LINK_OPTIONS ...])
+#                  [SOURCES ...] [LIBRARIES ...] [LINK_OPTIONS ...] [DESTINATION folder])
 #     A shared object in lib/ that exports exactly its version script (scripts/check compares),
-#     installed.
+#     installed; where nothing of the system's is taken over unless DESTINATION says otherwise.
 #   verbena_test(NAME fabric_test SOURCES ... DEPENDS local LABELS sim [TIMEOUT 120] [ARGS ...])
 #     A gtest executable outside src/.
 #   verbena_script_test(NAME perftest COMMAND script args... LABELS conformance [TIMEOUT 600]
@@ -210,7 +210,7 @@ file(RELATIVE_PATH VERBENA_LIBDIR_FROM_BINDIR
 file(WRITE "${CMAKE_BINARY_DIR}/exports.txt" "")
 
 function(verbena_shared)
-  cmake_parse_arguments(ARG "" "NAME;SONAME;VERSION_SCRIPT"
+  cmake_parse_arguments(ARG "" "NAME;SONAME;VERSION_SCRIPT;DESTINATION"
     "SOURCES;LAYERS;LIBRARIES;LINK_OPTIONS" ${ARGN})
   get_filename_component(script "${ARG_VERSION_SCRIPT}" ABSOLUTE)
   if(NOT ARG_SOURCES)
@@ -245,5 +245,8 @@ function(verbena_shared)
     target_link_options(${target} PRIVATE -static-libstdc++ -static-libgcc -Wl,--no-undefined)
   endif()
   file(APPEND "${CMAKE_BINARY_DIR}/exports.txt" "lib/${ARG_SONAME} ${script}\n")
-  install(TARGETS ${target} LIBRARY DESTINATION "${VERBENA_INSTALL_LIBDIR}")
+  if(NOT ARG_DESTINATION)
+    set(ARG_DESTINATION "${VERBENA_INSTALL_LIBDIR}")
+  endif()
+  install(TARGETS ${target} LIBRARY DESTINATION "${ARG_DESTINATION}")
 endfunction()

@@ -9,6 +9,7 @@
 #include <cstring>
 #include <iterator>
 
+#include "base/contracts.h"
 #include "verbs/abi/context.h"
 #include "verbs/abi/entry.h"
 
@@ -174,3 +175,9 @@ int ibv_destroy_ah(ibv_ah* ah) {
 }
 int ibv_attach_mcast(ibv_qp*, const ibv_gid*, std::uint16_t) { return EOPNOTSUPP; }
 int ibv_detach_mcast(ibv_qp*, const ibv_gid*, std::uint16_t) { return EOPNOTSUPP; }
+
+// Nobody calls these.
+extern "C" {
+[[gnu::visibility("default")]] extern const verbena::DvTable verbena_dv_table;
+constinit const verbena::DvTable verbena_dv_table{};
+}
