@@ -19,6 +19,8 @@ class NextBase {
     void* found = found_.load(std::memory_order_relaxed);
     return found ? found : look_up();
   }
+  // Calling it looks nothing up.
+  bool is_known() const { return found_.load(std::memory_order_relaxed) != nullptr; }
 
  private:
   void* look_up();
