@@ -11,6 +11,14 @@ constexpr Setting kSettings[] = {
      "Which network interfaces make devices, as names or "
      "patterns separated by commas, or \"all\"",
      "--devices", "LIST", false},
+    {"VERBENA_PATH", "auto",
+     "ring: between processes of this host everything is executed by the target, as a test of "
+     "that path; auto: by the initiator where it can",
+     "--path", "PATH", false},
+    {"VERBENA_ADOPT", "auto",
+     "never: registered private memory stays private, and peers copy it by system calls; auto: "
+     "small regions become memory that peers map",
+     "--adopt", "WHEN", false},
     {"VERBENA_SYSFS", "(set by verbena run)",
      "Folder with the device files that programs find below /sys/class/infiniband", nullptr,
      nullptr, true},
