@@ -91,20 +91,20 @@ Result<LaunchEnvironment, std::string> launch_environment() {
   // An empty entry means the current folder to the loader, and did so before.
   result.variables.emplace_back("LD_LIBRARY_PATH",
                                 with_front(value_of("LD_LIBRARY_PATH"), *folder));
-  const Result<std::string, std::string> tree = make_tree_of_devices();
-  if (!tree) {
-    result.warning = fmt::format(
-        "no place for the files of the devices, so programs that look below /sys/class/infiniband "
-        "find none ({})",
-        tree.error());
-    return result;
-  }
   // Others' preloads (a sanitizer's) must come first. The loader splits the list at blanks as well;
   // a name without a folder is looked up along LD_LIBRARY_PATH.
   const bool has_blank = folder->find_first_of(" \t") != std::string::npos;
   const std::string preload = has_blank ? kPreloadName : *folder + "/" + kPreloadName;
   result.variables.emplace_back("LD_PRELOAD", with_end(value_of("LD_PRELOAD"), preload));
-  result.variables.emplace_back("VERBENA_SYSFS", *tree);
+  const Result<std::string, std::string> tree = make_tree_of_devices();
+  if (tree) {
+    result.variables.emplace_back("VERBENA_SYSFS", *tree);
+  } else {
+    result.warning = fmt::format(
+        "no place for the files of the devices, so programs that look below /sys/class/infiniband "
+        "find none ({})",
+        tree.error());
+  }
   return result;
 }
 
