@@ -25,7 +25,7 @@ Result<Reach, Error> reach_of(const Mr& mr) {
   if (!mr.pd->context->is_usable()) return refuse(Error::kGone);
   Sharing& sharing = mr.pd->context->nic().sharing();
   Reach reach;
-  reach.by_process = sharing.is_shown(mr.key);
+  reach.by_process = sharing.can_be_reached(mr.key);
   if (const auto part = sharing.mapped_part(mr.key)) {
     reach.mapped_offset = part->begin;
     reach.mapped_length = part->end - part->begin;

@@ -111,6 +111,8 @@ void Sharing::start(host::Control& control, Links& links) {
                                   host::Writers::kMaker);
   if (!made) {
     LOG_INFO("nothing is published to peers: %s", host::to_string(made.error()));
+    const std::lock_guard guard(lock_);
+    has_nothing_to_show_ = true;
     return;
   }
   tables_ = std::move(made->fd);
@@ -323,10 +325,9 @@ std::optional<local::MappedPart> Sharing::mapped_part(MemoryKey key) {
   return found->second.region.mapped;
 }
 
-bool Sharing::is_shown(MemoryKey key) {
+bool Sharing::can_be_reached(MemoryKey key) {
   const std::lock_guard guard(lock_);
-  const auto found = records_.find(key);
-  return found != records_.end() && found->second.is_shown;
+  return records_.contains(key) && !has_nothing_to_show_;
 }
 
 // -- waiting --------------------------------------------------------------------------------------

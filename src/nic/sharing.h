@@ -69,9 +69,10 @@ class Sharing final : memory::AdoptionEvents {
   void hide(const Mr& mr);
   // After the return no peer touches its memory any more, and it is the program's own again.
   void settle(const Mr& mr);
-  // How peers reach a region: the part of it that they map, or none; false: by the ring only.
+  // How peers reach a region: the part of it that they map, or none; false: by the ring only,
+  // also once we have peers.
   std::optional<local::MappedPart> mapped_part(MemoryKey key);
-  bool is_shown(MemoryKey key);
+  bool can_be_reached(MemoryKey key);
   // After the return nobody touches memory by a grant that was revoked before.
   void wait_until_left(const PeerSection& section);
 
@@ -144,6 +145,7 @@ class Sharing final : memory::AdoptionEvents {
   Mutex lock_;  // never with a queue pair's, nor while the heap is used
   local::Published published_;
   bool is_started_ = false;
+  bool has_nothing_to_show_ = false;  // no memory for the tables
   std::map<MemoryKey, Record> records_;
 };
 
