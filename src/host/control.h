@@ -86,6 +86,10 @@ class ControlEvents {
   // Somebody called nudge(). Before anything else of this turn, and before anything uses the heap.
   virtual void nudged() {}
 
+  // No descriptor is left: closes those in the control thread's table that can be done without.
+  // False: there were none. Calls nothing of Control.
+  virtual bool spare_descriptors() { return false; }
+
  protected:
   ~ControlEvents() = default;
 };

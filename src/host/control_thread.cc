@@ -55,7 +55,9 @@ ControlThread::ControlThread(ControlEvents& events, const ControlOptions& option
       mailbox_(mailbox),
       table_(options.own_table),
       poller_(table_),
-      links_(events, options_, table_, poller_) {}
+      links_(events, options_, table_, poller_) {
+  table_.set_spare([this] { return events_.spare_descriptors(); });
+}
 
 auto ControlThread::open(const Self& self) -> Result<Opened, ControlError> {
   now_ = options_.now();

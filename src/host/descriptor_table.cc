@@ -64,6 +64,12 @@ void fill_standard_numbers() {
   if (stand_in > 2) raw::close(stand_in);
 }
 
+// Then the reserve is not all there is.
+bool may_raise() {
+  rlimit limit{};
+  return getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur < limit.rlim_max;
+}
+
 bool wants_stderr() {
 #ifdef VERBENA_SANITIZED
   return true;
@@ -103,9 +109,18 @@ PrivateFd DescriptorTable::settle(int fd) {
 void DescriptorTable::fill_reserve() {
   if (!is_own_ || (reserve_[0] && reserve_[1])) return;
   for (PrivateFd& each : reserve_) {
-    if (!each) each = PrivateFd(raw::duplicate(0, 3));
+    if (each) continue;
+    each = PrivateFd(raw::duplicate(0, 3));
+    if (!each && is_full() && !may_raise() && spare()) each = PrivateFd(raw::duplicate(0, 3));
     highest_ = std::max(highest_, each.get());
   }
+}
+
+bool DescriptorTable::spare() {
+  const int saved = errno;
+  const bool spared = spare_ && spare_();
+  errno = saved;
+  return spared;
 }
 
 bool DescriptorTable::is_full() { return errno == EMFILE; }

@@ -9,10 +9,14 @@
 // RLIMIT_NOFILE bounds the numbers in our table too. A program may live with 32; we may need one
 // for each peer. So where the soft limit is met and the hard one allows more, it is raised for that
 // one system call. And two descriptors are kept in reserve: what a linked peer sends must be
-// received also when newcomers have taken all others.
+// received also when newcomers have taken all others. Where none is left, whoever holds descriptors
+// that can be done without is asked to close them.
 #pragma once
 
 #include <sys/types.h>
+
+#include <functional>
+#include <utility>
 
 #include "host/descriptor_limit.h"
 #include "host/private_fd.h"
@@ -30,6 +34,9 @@ class DescriptorTable {
 
   bool is_own() const { return is_own_; }
 
+  // Asked where none is left: closes what can be done without; false: there is nothing.
+  void set_spare(std::function<bool()> spare) { spare_ = std::move(spare); }
+
   // Runs a system call that gives a descriptor or -1. Empty, and errno, when refused.
   template <class Call>
   PrivateFd make(Call call) {
@@ -39,6 +46,7 @@ class DescriptorTable {
       const RaisedDescriptorLimit raised;
       fd = call();
     }
+    if (fd < 0 && is_full() && spare()) fd = call();
     return settle(fd);
   }
 
@@ -69,10 +77,12 @@ class DescriptorTable {
 
  private:
   static bool is_full();
+  bool spare();
   void fill_reserve();
   bool has_room() const;
 
   bool is_own_ = false;
+  std::function<bool()> spare_;
   PrivateFd reserve_[2];
   int highest_ = 2;
 };

@@ -42,6 +42,8 @@ class PeerFiles {
   // -1: it has not come.
   int find(FileId id) const;
   std::size_t count() const { return files_.size(); }
+  // What is mapped already stays mapped.
+  void drop() { files_.clear(); }
 
  private:
   static constexpr std::size_t kMost = 4;

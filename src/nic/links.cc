@@ -335,6 +335,7 @@ void Links::peer_down(host::PeerId id) {
   if (found == processes_.end()) return;
   Process process = std::move(found->second);
   processes_.erase(found);
+  keeps_files_ = true;  // there is room again
   {
     const QpTable::Reading reading(nic_.queue_pairs());
     nic_.queue_pairs().each([&](Qp& qp) {

@@ -168,6 +168,7 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
                host::PrivateFd attachment) override;
   void tick(Instant now) override;
   void nudged() override;
+  bool spare_descriptors() override;
 
   void look_for_peers();
   void look_for(SlotNumber slot);
@@ -207,7 +208,8 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   };
   std::deque<OwnMessage> to_self_;  // the control thread's
   bool is_hearing_self_ = false;
-  Duration offer_pause_;  // the control thread's
+  bool keeps_files_ = true;  // the control thread's: until descriptors run out
+  Duration offer_pause_;     // the control thread's
 
   Mutex looking_lock_;
   std::vector<QpNum> looking_;  // those that went to RTR since the control thread looked

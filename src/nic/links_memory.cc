@@ -6,6 +6,7 @@
 
 #include <utility>
 
+#include "base/log.h"
 #include "nic/engine.h"
 #include "nic/links.h"
 #include "nic/nic.h"
@@ -16,7 +17,7 @@ namespace {
 // A descriptor for each peer and file is a luxury: without it the peer's memory is not mapped, but
 // without one for its link the peer cannot be reached at all.
 std::size_t most_files_kept() {
-  constexpr std::size_t kShare = 8;
+  constexpr std::size_t kShare = 2;
   rlimit limit{};
   return getrlimit(RLIMIT_NOFILE, &limit) == 0 ? limit.rlim_cur / kShare : 0;
 }
@@ -79,10 +80,22 @@ void Links::take_file(Process& from, const Message& passed, host::PrivateFd atta
   std::size_t kept = 0;
   for (const auto& [id, process] : processes_)
     kept += process.files.count();
-  if (kept >= most_files_kept()) return;
+  if (!keeps_files_ || kept >= most_files_kept()) return;
   from.files.take(local::FileId{static_cast<std::uint32_t>(passed.conduit_id)},
                   std::move(attachment));
   from.link->memory().forget_failures();
+}
+
+// Those peers' new regions are reached otherwise from now on.
+bool Links::spare_descriptors() {
+  keeps_files_ = false;
+  std::size_t dropped = 0;
+  for (auto& [id, process] : processes_) {
+    dropped += process.files.count();
+    process.files.drop();
+  }
+  if (dropped != 0) LOG_INFO("no descriptor left: %zu files of peers are given up", dropped);
+  return dropped != 0;
 }
 
 }  // namespace verbena::nic

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "nic/policy.h"
 
+#include <sys/resource.h>
+
 #include <cstdlib>
 #include <string_view>
 
@@ -18,11 +20,20 @@ bool is_first(const char* variable, std::string_view first, std::string_view sec
   return false;
 }
 
+// Adoption holds up to ten descriptors all the time, in a table where each peer needs one.
+bool has_descriptors_for_adoption() {
+  constexpr rlim_t kEnough = 64;
+  rlimit limit{};
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_max >= kEnough) return true;
+  LOG_INFO("too few descriptors to adopt memory");
+  return false;
+}
+
 }  // namespace
 
 Policy Policy::from_environment() {
   return {.direct = !is_first("VERBENA_PATH", "ring", "auto"),
-          .adopts = !is_first("VERBENA_ADOPT", "never", "auto")};
+          .adopts = !is_first("VERBENA_ADOPT", "never", "auto") && has_descriptors_for_adoption()};
 }
 
 }  // namespace verbena::nic
