@@ -2,6 +2,9 @@
 // What the cases and the scenes of bad input share.
 #pragma once
 
+#include <sys/mman.h>
+
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -15,6 +18,18 @@ inline constexpr std::size_t kPage = 4096;
 inline constexpr std::uint32_t kSize = 2 * kPage;  // of each target
 inline constexpr std::byte kCanary{0xC7};
 
+// Where the kernel maps nothing by itself: a case that unmaps it finds it unmapped, although the
+// library, like anybody, maps something meanwhile.
+inline std::byte* map_far_away(std::size_t size) {
+  static std::uintptr_t next = std::uintptr_t{1} << 37;
+  void* const wanted = reinterpret_cast<void*>(next);
+  next += 2 * size;
+  void* const at = mmap(wanted, size, PROT_READ | PROT_WRITE,
+                        MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE, -1, 0);
+  require(at == wanted, "mmap of a certain address: %s", strerror(errno));
+  return static_cast<std::byte*>(at);
+}
+
 // A page of canary, the target, a page of canary.
 struct Target {
   std::byte* base = nullptr;
@@ -26,7 +41,7 @@ struct Target {
     return true;
   }
   static Target make() {
-    Target target{map_pages(kSize + 2 * kPage)};
+    Target target{map_far_away(kSize + 2 * kPage)};
     std::memset(target.base, static_cast<int>(kCanary), kSize + 2 * kPage);
     return target;
   }
