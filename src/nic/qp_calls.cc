@@ -154,7 +154,8 @@ Result<void, qp::PostError> post_locked(Qp& qp, std::span<const qp::SendRequest>
     if (!result) break;
     ++posted;
   }
-  if (posted != at_once) {
+  // A completion queue that overran ends also what was done at once.
+  if (posted != at_once || qp.pair.state() == qp::QpState::kError) {
     // The way of datagrams is looked up inside a reading section.
     std::optional<QpTable::Reading> reading;
     if (qp.pair.config().type == qp::QpType::kUd) {
