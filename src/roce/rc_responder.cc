@@ -40,6 +40,7 @@ RcResponder::RcResponder(const Settings& settings, Wire& wire)
       assembly_(settings.path_mtu),
       answers_(settings.reads_in_max),
       atomics_(settings.reads_in_max),
+      last_ahead_(expected_),
       kept_(settings.reorder_packets, settings.path_mtu),
       highest_(expected_),
       named_upto_(expected_),
@@ -83,9 +84,9 @@ bool RcResponder::accept(const wire::Packet& packet, qp::Responder& responder) {
   }
   const auto done = execute(packet, responder);
   if (!done) return refuse_packet(done.error(), responder);
-  expected_ = expected_ + psns_of(packet);
+  expected_ = last_ahead_ = expected_ + psns_of(packet);
   if (packet.shape->ends_message()) msn_ = msn_.next();
-  waits_ = false;
+  waits_ = is_not_ready_ = false;
   const bool is_answered = packet.shape->kind != Kind::kSend && packet.shape->kind != Kind::kWrite;
   if (is_answered) return true;
   ++unacknowledged_;
@@ -169,7 +170,7 @@ Result<void, Refusal> RcResponder::execute_atomic(const wire::Packet& packet,
 // False, always: nothing was accepted.
 bool RcResponder::refuse_packet(Refusal refusal, qp::Responder& responder) {
   ack_due_ = false;  // the NAK says it, too
-  waits_ = true;
+  is_not_ready_ = true;
   kept_.clear();
   gap_at_ = Instant::never();
   highest_ = named_upto_ = due_upto_ = expected_;
@@ -233,7 +234,11 @@ void RcResponder::repeat_read(const wire::Packet& packet, qp::Responder& respond
 void RcResponder::keep(const wire::Packet& packet, const Now& now) {
   ++counters_.ahead;
   // After an RNR NAK everything is dropped until its packet comes again (9.7.5.2.8).
-  if (waits_ && kept_.is_empty()) return;
+  if (is_not_ready_) return;
+  // Its PSNs went back, so the requester has sent what is missing once more: and it was lost again.
+  const bool went_round = last_ahead_ - packet.psn >= 0;
+  last_ahead_ = packet.psn;
+  if (went_round && waits_) waits_ = false;
   const auto ahead = static_cast<std::uint32_t>(packet.psn - expected_);
   if (!kept_.keep(packet, ahead)) {
     if (!settings_.selective) name_one_gap();

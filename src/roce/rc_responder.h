@@ -86,7 +86,9 @@ class RcResponder {
   bool ack_due_ = false;
   std::uint32_t unacknowledged_ = 0;       // packets
   std::optional<wire::Syndrome> refusal_;  // of expected_, not sent yet
-  bool waits_ = false;  // an RNR NAK or a NAK went out, and its packet has not come
+  bool is_not_ready_ = false;              // an RNR NAK went out, and its packet has not come again
+  bool waits_ = false;                     // the same for a sequence NAK
+  Psn last_ahead_;
 
   ReorderBuffer kept_;
   Psn highest_;                        // of what is ahead

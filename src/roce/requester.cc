@@ -26,7 +26,7 @@ void Requester::start(const qp::QpAttributes& attributes) {
   if (started_) return;
   started_ = true;
   finished_ = acknowledged_ = send_ = high_ = next_ = evidence_ = repaired_ = went_back_to_ =
-      Psn(attributes.send_psn);
+      asked_upto_ = Psn(attributes.send_psn);
 }
 
 void Requester::set_in_flight(const InFlight& most) {
@@ -78,7 +78,7 @@ void Requester::follow(qp::SendWindow& window) {
   if (line_.is_empty() || window.has_outstanding()) return;
   line_.clear();
   arrived_.clear();
-  finished_ = acknowledged_ = send_ = high_ = evidence_ = repaired_ = next_;
+  finished_ = acknowledged_ = send_ = high_ = evidence_ = repaired_ = asked_upto_ = next_;
   bytes_finished_ = bytes_begun_;
   repairs_.clear();
   probed_upto_.reset();
@@ -86,10 +86,14 @@ void Requester::follow(qp::SendWindow& window) {
   timers_ = {};
 }
 
-// Something was sent.
+// Something is on its way. Who has asked waits for an answer from the first time on: what is sent
+// after it does not make the answer come later.
 void Requester::arm(Instant now) {
   if (timers_.retry == Instant::never() && timeout_ != Duration()) timers_.retry = now + timeout_;
-  timers_.probe = now + round_trip_.probe_after();
+  const bool is_asked = asked_upto_ - acknowledged_ > 0;
+  if (is_asked && timers_.probe == Instant::never()) {
+    timers_.probe = now + round_trip_.probe_after();
+  }
 }
 
 // -- loss ---------------------------------------------------------------------------------------
@@ -127,8 +131,9 @@ void Requester::repair_gaps(Instant now) {
   timers_.repair = now + round_trip_.probe_after();
 }
 
-// Silence: the first missing packet once more. If it was lost, the rest behind it was lost or is
-// not wanted by a responder that goes back; both show in the answer.
+// Silence: the first missing packet and the last one once more. Where only the last was lost, that
+// is all; else the first closes the gap of which a NAK was lost, and the last shows the next one.
+// made_progress sees what came of it.
 void Requester::probe(Instant now) {
   timers_.probe = Instant::never();
   if (!is_in_flight() || timers_.resume != Instant::never()) return;
@@ -145,6 +150,8 @@ void Requester::probe(Instant now) {
   ++counters_.probes;
   repairs_.clear();
   repairs_.add(missing, count);
+  const Flight* last = line_.find(high_.previous());
+  if (last && !last->brings_back) repairs_.add(high_.previous(), 1);
   probed_upto_ = missing + count;
   round_trip_.probed_in_vain();
   timers_.probe = now + round_trip_.probe_after();

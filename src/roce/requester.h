@@ -11,9 +11,9 @@
 //
 // Loss shows in one of four ways. A NAK names the gap: what follows it is sent at once. An answer
 // jumps over one of a READ: just that is asked for again. Silence of a round trip and a half: the
-// first missing packet is sent once more and asks for an acknowledgement (a probe; the last packet
-// of a message has nobody behind it that would show its loss). Silence of the local ACK timeout:
-// all that is not finished is sent again, and the send window counts it (9.7.5.1.4).
+// first missing packet and the last are sent once more and ask for an acknowledgement (a probe; the
+// last packet of a message has nobody behind it that would show its loss). Silence of the local ACK
+// timeout: all that is not finished is sent again, and the send window counts it (9.7.5.1.4).
 //
 // Where both ends agreed on it (`selective`), the responder keeps what comes behind a gap, a NAK
 // carries the length of the gap in place of the MSN, acknowledges nothing, and only the gap is
@@ -157,6 +157,7 @@ class Requester {
   };
   std::optional<Timed> timed_;
   std::uint32_t unasked_ = 0;  // packets since one asked for an acknowledgement
+  Psn asked_upto_;             // an acknowledgement was asked for of what is before this
   Timers timers_;
   RequesterCounters counters_;
 };

@@ -81,11 +81,11 @@ void Requester::take_nak(const wire::Packet& packet, qp::SendWindow& window, con
   take_refusal(at, answer_of(packet.syndrome.nak_code()), 0, window, now);
 }
 
-// Everything from there on is sent again, at once (9.7.5.1.2). The same NAK within a round trip
-// says nothing new: what it asks for is on its way.
+// Everything from there on is sent again, at once (9.7.5.1.2). The same NAK much sooner than a
+// round trip says nothing new: what it asks for is on its way.
 void Requester::take_sequence_nak(Psn expected, const Now& now) {
   const bool is_same = expected == went_back_to_;
-  if (is_same && now < went_back_at_ + round_trip_.smoothed()) return;
+  if (is_same && now < went_back_at_ + round_trip_.half()) return;
   ++counters_.naks;
   went_back_to_ = expected;
   went_back_at_ = now;
@@ -174,7 +174,8 @@ void Requester::advance(qp::SendWindow& window, const Now& now) {
   note_gap(now);
 }
 
-// Somebody is there: timers begin again. After a probe, what lies behind it is sent again.
+// Somebody is there: timers begin again. When no more than what was probed is acknowledged, it was
+// lost, and what lies behind it is sent again.
 void Requester::made_progress(std::uint64_t bytes, Instant now) {
   std::optional<Duration> measured;
   if (timed_ && acknowledged_ - timed_->psn > 0) {
@@ -184,15 +185,13 @@ void Requester::made_progress(std::uint64_t bytes, Instant now) {
   }
   round_trip_.heard();
   if (congestion_) congestion_->acknowledged(bytes, measured, now);
-  if (probed_upto_) {
-    const Psn behind = later(*probed_upto_, finished_);
-    if (behind - send_ < 0) {
-      reads_.go_back(behind);
-      send_ = behind;
-    }
-    probed_upto_.reset();
+  if (probed_upto_ && acknowledged_ - *probed_upto_ <= 0 && *probed_upto_ - send_ < 0) {
+    reads_.go_back(*probed_upto_);
+    send_ = *probed_upto_;
   }
+  probed_upto_.reset();
   timers_.retry = timers_.probe = Instant::never();
+  asked_upto_ = later(asked_upto_, finished_);
   if (is_in_flight()) arm(now);
 }
 

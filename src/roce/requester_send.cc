@@ -18,8 +18,10 @@ namespace {
 
 constexpr Psn earlier(Psn a, Psn b) { return a - b < 0 ? a : b; }
 
-// A long message asks for acknowledgements this often within what may be on its way.
+// A long message asks for acknowledgements this often: within what may be on its way, and at least
+// every so many packets.
 constexpr std::uint32_t kAsksPerWindow = 4;
+constexpr std::uint32_t kAskAtLeastEvery = 16;
 // Parts of a long READ that are asked for at a time, where the responder takes so many.
 constexpr std::uint32_t kReadParts = 4;
 
@@ -155,7 +157,7 @@ std::uint32_t Requester::count_to_ask(const Flight& flight, const Step& step) {
 
 bool Requester::asks_for_answer(const Flight& flight, const Step& step) {
   const bool is_last = step.psn.next() == flight.end();
-  const std::uint32_t often = std::max(1u, most_.packets / kAsksPerWindow);
+  const std::uint32_t often = std::clamp(most_.packets / kAsksPerWindow, 1u, kAskAtLeastEvery);
   return is_last || step.most == 1 || unasked_ + 1 >= often;
 }
 
@@ -226,6 +228,7 @@ void Requester::sent(const Step& step, std::size_t bytes, bool asks, Instant now
     send_ = end;
   }
   if (congestion_) congestion_->sent(bytes, now);
+  if (asks && end - asked_upto_ > 0) asked_upto_ = end;
   arm(now);
 }
 

@@ -26,6 +26,7 @@ class RoundTrip {
   }
   bool is_known() const { return smoothed_ != 0; }
   Duration smoothed() const { return Duration::nanoseconds(smoothed_); }
+  Duration half() const { return Duration::nanoseconds(smoothed_ / 2); }
 
   // Silence for so long means that the last packet or its answer is lost: a round trip and a half,
   // or what its variation asks for; twice as long after each that was in vain. A lost last packet

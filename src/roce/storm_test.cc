@@ -12,7 +12,7 @@
 namespace verbena::roce {
 namespace {
 
-constexpr unsigned kSeeds = 3000;
+constexpr unsigned kSeeds = 1500;
 
 struct Plan {
   EndOptions end;

@@ -66,6 +66,11 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
 
   QpNum self() const { return {0x100u + static_cast<std::uint32_t>(number_)}; }
   QpNum peer() const { return {0x101u - static_cast<std::uint32_t>(number_)}; }
+  // The upper bits of the opcodes of its service.
+  std::uint8_t service() const {
+    const bool is_ud = options_.type == qp::QpType::kUd;
+    return options_.type == qp::QpType::kRc ? 0x00 : is_ud ? 0x60 : 0x20;
+  }
   static Gid gid_of(int number) {
     return wire::gid_of(
         std::array<std::uint8_t, 4>{10, 0, 0, static_cast<std::uint8_t>(number + 1)});

@@ -1,0 +1,208 @@
+// SPDX-License-Identifier: MIT
+// What a reliable connection does about one packet that is lost, comes twice, or comes late.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstring>
+
+#include "roce/test_world.h"
+
+namespace verbena::roce {
+namespace {
+
+using queues::SendOpcode;
+using queues::Status;
+using wire::Kind;
+
+constexpr Duration kSoon = Duration::milliseconds(20);
+constexpr std::uint32_t kLong = 10'000;  // ten packets
+
+struct RcLoss : testing::Test {
+  TestWorld world{EndOptions{.timeout = 12}};  // 16 ms: nothing here may wait for it
+
+  qp::SendRequest remote(SendOpcode opcode, std::size_t offset = 0) {
+    return {.opcode = opcode,
+            .remote_address = world.far().address(offset),
+            .remote_key = world.far().key};
+  }
+  void write(std::uint32_t length = kLong) {
+    world.near().post(remote(SendOpcode::kWrite), 0, length);
+  }
+  // So that the round trip is known.
+  void warm_up() {
+    write(8);
+    world.run(kSoon);
+    world.near().poll();
+  }
+  // Loses the first `times` packets of an end that `which` says.
+  template <class Which>
+  void lose(int from, unsigned times, Which which) {
+    world.link.tap = [this, from, times, which](int sender, const wire::Packet& packet) mutable {
+      if (sender != from) return true;
+      if (times == 0 || !which(packet)) return true;
+      --times;
+      return false;
+    };
+  }
+  const RequesterCounters& requester() { return world.near().rc().requester().counters(); }
+  const ResponderCounters& responder() { return world.far().rc().responder().counters(); }
+  bool finishes(Duration within) {
+    const bool done = world.run_until([&] { return !world.near().completions.empty(); }, within);
+    if (!done) return false;
+    for (const auto& completion : world.near().poll())
+      EXPECT_EQ(completion.status, Status::kSuccess);
+    return true;
+  }
+};
+
+constexpr Duration kRoundTrip = Duration::microseconds(20);
+
+TEST_F(RcLoss, ResendsFromTheGapAtOnce) {
+  warm_up();
+  lose(0, 1, [](const wire::Packet& p) { return p.opcode.code() == wire::Code::kWriteMiddle; });
+  write();
+  EXPECT_TRUE(finishes(kRoundTrip * 2 + Duration::microseconds(10)));
+  EXPECT_EQ(requester().naks, 1u);
+  EXPECT_EQ(requester().timeouts, 0u);
+  EXPECT_EQ(responder().naks, 1u);
+}
+
+TEST_F(RcLoss, RecoversALostLastPacketWithinThreeRoundTrips) {
+  warm_up();
+  lose(0, 1, [](const wire::Packet& p) { return p.opcode.code() == wire::Code::kWriteLast; });
+  write();
+  EXPECT_TRUE(finishes(kRoundTrip * 3 + Duration::microseconds(5)));
+  EXPECT_EQ(requester().probes, 1u);
+  EXPECT_LE(requester().repeated, 2u);
+}
+
+TEST_F(RcLoss, RecoversALostAcknowledgementByAProbe) {
+  warm_up();
+  lose(1, 1, [](const wire::Packet& p) { return p.shape->kind == Kind::kAcknowledge; });
+  write();
+  EXPECT_TRUE(finishes(kRoundTrip * 3 + Duration::microseconds(5)));
+  EXPECT_EQ(responder().duplicates, 2u);
+  EXPECT_EQ(requester().repeated, 2u);
+}
+
+TEST_F(RcLoss, SurvivesALostNak) {
+  warm_up();
+  unsigned dropped = 0;
+  lose(0, 1, [](const wire::Packet& p) { return p.opcode.code() == wire::Code::kWriteFirst; });
+  const auto first = world.link.tap;
+  world.link.tap = [first, &dropped](int from, const wire::Packet& p) {
+    if (from == 1 && !p.syndrome.is_ack() && dropped == 0) return ++dropped, false;
+    return first(from, p);
+  };
+  write();
+  EXPECT_TRUE(finishes(kRoundTrip * 6));
+  EXPECT_EQ(dropped, 1u);
+}
+
+TEST_F(RcLoss, AnAcknowledgementBehindAReadAsksForItAgain) {
+  warm_up();
+  std::memset(&world.far().memory[500], 7, 100);
+  lose(1, 1, [](const wire::Packet& p) { return p.shape->kind == Kind::kReadResponse; });
+  world.near().post(remote(SendOpcode::kRead, 500), 2000, 100);
+  write(8);
+  EXPECT_TRUE(finishes(kRoundTrip * 2 + Duration::microseconds(5)));
+  EXPECT_EQ(world.near().memory[2099], std::byte{7});
+  EXPECT_EQ(requester().probes, 0u);
+}
+
+TEST_F(RcLoss, AsksOnlyForTheMissingPartOfARead) {
+  warm_up();
+  std::vector<std::uint32_t> asked;
+  lose(1, 1,
+       [](const wire::Packet& p) { return p.opcode.code() == wire::Code::kReadResponseMiddle; });
+  const auto first = world.link.tap;
+  world.link.tap = [first, &asked](int from, const wire::Packet& p) {
+    if (p.shape->kind == Kind::kReadRequest) asked.push_back(p.dma_length);
+    return first(from, p);
+  };
+  world.near().post(remote(SendOpcode::kRead), 100'000, kLong);
+  EXPECT_TRUE(finishes(kSoon));
+  EXPECT_THAT(asked, testing::ElementsAre(kLong, 1024));
+}
+
+TEST_F(RcLoss, ExecutesAnAtomicOnceWhoseAnswerIsLost) {
+  warm_up();
+  lose(1, 3, [](const wire::Packet& p) { return p.shape->kind == Kind::kAtomicAcknowledge; });
+  auto add = remote(SendOpcode::kFetchAdd, 64);
+  add.compare_add = 5;
+  world.near().post(add, 0, 8);
+  EXPECT_TRUE(finishes(kSoon));
+  std::uint64_t value = 0;
+  std::memcpy(&value, &world.far().memory[64], sizeof value);
+  EXPECT_EQ(value, 5u);
+  EXPECT_EQ(responder().duplicates, 3u);
+}
+
+TEST_F(RcLoss, DoesNotCountRetriesWhileALongMessageMakesProgress) {
+  // After each timeout five packets more get through; the retry count would not do for all of them.
+  TestWorld slow(EndOptions{.timeout = 4, .retry_count = 1});
+  slow.link.tap = [&](int from, const wire::Packet& p) {
+    const auto through = 5 + 5 * slow.near().rc().requester().counters().timeouts;
+    return from == 1 || p.psn - wire::Psn(0xFFFFF0) < static_cast<int>(through);
+  };
+  slow.near().post({.opcode = SendOpcode::kWrite,
+                    .remote_address = slow.far().address(0),
+                    .remote_key = slow.far().key},
+                   0, 50'000);
+  slow.run(kSoon);
+  EXPECT_EQ(slow.near().poll().at(0).status, Status::kSuccess);
+  EXPECT_GT(slow.near().rc().requester().counters().timeouts, 3u);
+}
+
+TEST_F(RcLoss, TakesTwoPacketsInTheWrongOrderWithoutANak) {
+  TestWorld patient(
+      EndOptions{.reorder_packets = 8, .reorder_patience = Duration::microseconds(5)});
+  unsigned count = 0;
+  patient.link.tap = [&](int from, const wire::Packet&) {
+    patient.link.options.reorder = from == 0 && ++count == 3 ? 100'000 : 0;
+    return true;
+  };
+  patient.link.options.reorder_by = Duration::microseconds(2);
+  patient.near().post({.opcode = SendOpcode::kWrite,
+                       .remote_address = patient.far().address(0),
+                       .remote_key = patient.far().key},
+                      0, kLong);
+  patient.run(kSoon);
+  EXPECT_EQ(patient.near().poll().at(0).status, Status::kSuccess);
+  EXPECT_GT(patient.far().rc().responder().counters().ahead, 0u);
+  EXPECT_EQ(patient.far().rc().responder().counters().naks, 0u);
+  EXPECT_EQ(patient.near().rc().requester().counters().repeated, 0u);
+}
+
+TEST_F(RcLoss, SelectiveRepeatSendsOnlyWhatIsMissing) {
+  TestWorld both(EndOptions{.in_flight = {.packets = 128, .bytes = 1 << 20},
+                            .reorder_packets = 128,
+                            .reorder_patience = Duration::microseconds(2),
+                            .selective = true});
+  unsigned count = 0;
+  both.link.tap = [&](int from, const wire::Packet&) {
+    if (from == 1) return true;
+    ++count;
+    return count != 5 && count != 6 && count != 20;
+  };
+  both.near().post({.opcode = SendOpcode::kWrite,
+                    .remote_address = both.far().address(0),
+                    .remote_key = both.far().key},
+                   0, 100'000);
+  both.run(kSoon);
+  EXPECT_EQ(both.near().poll().at(0).status, Status::kSuccess);
+  EXPECT_EQ(both.near().rc().requester().counters().repeated, 3u);
+}
+
+TEST_F(RcLoss, NotifiesOfMarksNotTooOften) {
+  world.link.options.mark = 100'000;
+  write(100'000);
+  EXPECT_TRUE(finishes(kSoon));
+  const std::uint64_t sent = world.far().engine->counters().notifications_sent;
+  EXPECT_GE(sent, 1u);
+  EXPECT_LE(sent, 3u);
+  EXPECT_EQ(world.near().engine->counters().notifications, sent);
+}
+
+}  // namespace
+}  // namespace verbena::roce
