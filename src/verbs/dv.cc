@@ -67,6 +67,7 @@ extern "C" {
 // Null where the preload is not there.
 [[gnu::weak]] void verbena_preload_guard(const verbena::MemoryGuard* guard);
 
+// NOLINTNEXTLINE(readability-identifier-naming): a name for C and for dlsym
 [[gnu::visibility("default")]] extern const verbena::DvTable verbena_dv_table;
 constinit const verbena::DvTable verbena_dv_table = {.alloc = verbena::verbs::alloc,
                                                      .free = verbena::verbs::free,

@@ -178,6 +178,7 @@ int ibv_detach_mcast(ibv_qp*, const ibv_gid*, std::uint16_t) { return EOPNOTSUPP
 
 // Nobody calls these.
 extern "C" {
+// NOLINTNEXTLINE(readability-identifier-naming): a name for C and for dlsym
 [[gnu::visibility("default")]] extern const verbena::DvTable verbena_dv_table;
 constinit const verbena::DvTable verbena_dv_table{};
 }
