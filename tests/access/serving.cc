@@ -21,35 +21,41 @@ constexpr std::size_t kLarge = std::size_t{64} << 20;
 constexpr std::size_t kSmall = 256 * 1024;
 constexpr std::uint32_t kLength = 100'000;
 
-void execute(probe::Node& node, ibv_qp* qp, ibv_wr_opcode opcode, ibv_mr* mr, std::uint64_t remote,
-             std::uint32_t key, std::uint32_t length) {
-  require(probe::post(qp, {.opcode = opcode,
-                           .id = 7,
-                           .memory = mr->addr,
-                           .length = length,
-                           .local_key = mr->lkey,
-                           .remote = remote,
-                           .remote_key = key,
-                           .compare_add = 5}) == 0,
-          "ibv_post_send");
-  node.wait_success(7);
-}
+// What the user of remote memory has.
+struct User {
+  probe::Node& node;
+  ibv_qp* qp;
+  ibv_mr* mr;
+  const probe::Address& peer;
+
+  void execute(ibv_wr_opcode opcode, std::uint32_t length) {
+    require(probe::post(qp, {.opcode = opcode,
+                             .id = 7,
+                             .memory = mr->addr,
+                             .length = length,
+                             .local_key = mr->lkey,
+                             .remote = peer.memory,
+                             .remote_key = peer.key,
+                             .compare_add = 5}) == 0,
+            "ibv_post_send");
+    node.wait_success(7);
+  }
+};
 
 // Each kind of one-sided operation, with content.
-void round_trip(probe::Node& node, ibv_qp* qp, ibv_mr* mr, const probe::Address& peer,
-                std::uint8_t value, bool with_atomics) {
-  auto* const bytes = static_cast<std::uint8_t*>(mr->addr);
+void round_trip(User& user, std::uint8_t value, bool with_atomics) {
+  auto* const bytes = static_cast<std::uint8_t*>(user.mr->addr);
   std::memset(bytes, value, kLength);
-  execute(node, qp, IBV_WR_RDMA_WRITE, mr, peer.memory, peer.key, kLength);
+  user.execute(IBV_WR_RDMA_WRITE, kLength);
   std::memset(bytes, 0, kLength);
-  execute(node, qp, IBV_WR_RDMA_READ, mr, peer.memory, peer.key, kLength);
+  user.execute(IBV_WR_RDMA_READ, kLength);
   require(std::all_of(bytes, bytes + kLength, [&](std::uint8_t b) { return b == value; }),
           "READ gives something else than WRITE wrote");
   if (!with_atomics) return;
   std::uint64_t before = 0;
-  execute(node, qp, IBV_WR_ATOMIC_FETCH_AND_ADD, mr, peer.memory, peer.key, 8);
+  user.execute(IBV_WR_ATOMIC_FETCH_AND_ADD, 8);
   std::memcpy(&before, bytes, 8);
-  execute(node, qp, IBV_WR_ATOMIC_FETCH_AND_ADD, mr, peer.memory, peer.key, 8);
+  user.execute(IBV_WR_ATOMIC_FETCH_AND_ADD, 8);
   std::uint64_t after = 0;
   std::memcpy(&after, bytes, 8);
   require(after == before + 5, "a fetch-and-add of 5 added %llu",
@@ -75,19 +81,20 @@ void use(probe::Wire& wire, bool with_atomics) {
   ibv_mr* const mr = node.reg(memory, kSmall);
   probe::Address peer;
   ibv_qp* const qp = node.meet(wire, {}, peer);
+  User user{node, qp, mr, peer};
   const auto target = wire.get<pid_t>();
   // The first operations ask for what the later ones use.
   for (std::uint8_t i = 1; i <= 20; ++i) {
-    round_trip(node, qp, mr, peer, i, true);
+    round_trip(user, i, true);
     usleep(2000);
   }
   require(kill(target, SIGSTOP) == 0, "kill");
   usleep(5000);
   const int rounds = is_long() ? 5000 : 200;
   for (int i = 0; i < rounds; ++i)
-    round_trip(node, qp, mr, peer, static_cast<std::uint8_t>(i), with_atomics);
+    round_trip(user, static_cast<std::uint8_t>(i), with_atomics);
   std::memset(memory, 0x42, kLength);
-  execute(node, qp, IBV_WR_RDMA_WRITE, mr, peer.memory, peer.key, kLength);
+  user.execute(IBV_WR_RDMA_WRITE, kLength);
   require(kill(target, SIGCONT) == 0, "kill");
   wire.meet();
   wire.put(std::uint8_t{0x42});
@@ -152,9 +159,10 @@ void bystander() {
         ibv_mr* const mr = node.reg(memory, kSmall);
         probe::Address peer;
         ibv_qp* const qp = node.meet(wire, {}, peer);
+        User user{node, qp, mr, peer};
         char byte = 0;
         for (unsigned i = 0; recv(wire.fd(), &byte, 1, MSG_DONTWAIT | MSG_PEEK) <= 0; ++i)
-          round_trip(node, qp, mr, peer, static_cast<std::uint8_t>(i), true);
+          round_trip(user, static_cast<std::uint8_t>(i), true);
         wire.get<bool>();
         wire.meet();
       },
