@@ -290,5 +290,62 @@ TEST_F(DirectTest, TablesMayChangeAllTheTime) {
   EXPECT_GT(done, 0);
 }
 
+// A WRITE that took the ring, before its target was mapped, and is to be sent once more, waits for
+// nothing: there is nothing of it left in the ring.
+TEST_F(DirectTest, WhatIsSentOnceMoreNeedNotWaitForItself) {
+  constexpr std::uint32_t kLength = 64 * 1024;
+  End a(qp::QpType::kRc, Initiator::kSelf);
+  End b(qp::QpType::kRc, Initiator::kOther);
+  AskedMappings requests;
+  PeerMemory memory(0, requests, a.sections);
+  a.sections.add(a.pair.lock());
+  a.ready(Initiator::kOther);
+  b.ready(Initiator::kSelf);
+  SharedConduit to_b = make_conduit(1);
+  SharedConduit to_a = make_conduit(2);
+  b.carrier.offer(std::move(to_b.first), {&a.doorbell, Initiator::kSelf.index()});
+  a.carrier.offer(std::move(to_a.first), {&b.doorbell, Initiator::kOther.index()});
+  a.carrier.attach(std::move(to_b.second), {&memory, Initiator::kSelf, Initiator::kOther});
+  b.carrier.attach(std::move(to_a.second));
+  memory.take_tables(target.look());
+  target.published.grant(
+      Initiator::kOther,
+      {.pd = Target::kPd, .to = Initiator::kSelf, .rights = Target::kRights, .connection = 1});
+
+  std::vector<std::byte> bytes(kLength, std::byte{7});
+  const MemoryKey key = a.add(bytes.data(), bytes.size(), memory::kLocalWrite);
+  const MemoryKey inbox_key = b.add(bytes.data(), bytes.size(), memory::kLocalWrite);
+  const Sge sge{reinterpret_cast<std::uint64_t>(bytes.data()), kLength, key};
+  Instant now = Instant::at(1'000'000'000);
+  const auto turn = [&] {
+    now = now + Duration::milliseconds(1);
+    const std::lock_guard section(a.pair.lock());
+    a.turn(now);
+    b.turn(now);
+  };
+  qp::SendRequest request;
+  request.sges = {&sge, 1};
+  request.opcode = queues::SendOpcode::kSend;
+  ASSERT_TRUE(a.pair.post_send(request).has_value());
+  request.opcode = queues::SendOpcode::kWrite;
+  request.remote_address = target.address();
+  request.remote_key = Target::kKey;
+  ASSERT_TRUE(a.pair.post_send(request).has_value());
+  // There is no receive for the SEND, so both are refused.
+  for (int i = 0; i < 10; ++i)
+    turn();
+  target.show();
+  memory.map_now(Target::kKey, target.files);
+  const Sge inbox{sge.address, kLength, inbox_key};
+  ASSERT_TRUE(b.pair.post_receive(1, {&inbox, 1}).has_value());
+  for (int i = 0; i < 100; ++i)
+    turn();
+  const auto done = a.poll();
+  ASSERT_EQ(done.size(), 2U);
+  EXPECT_EQ(done[1].status, queues::Status::kSuccess);
+  EXPECT_EQ(target.memory[kLength - 1], std::byte{7});
+  EXPECT_EQ(a.carrier.counts().mapped, 1U);
+}
+
 }  // namespace
 }  // namespace verbena::local

@@ -47,7 +47,7 @@ class RingRequester {
   void collect(qp::SendWindow& window, qp::Budget& budget, const Now& now);
   // Nothing of ours is on its way: whatever else is done now comes after all that was sent.
   bool is_idle(const qp::SendWindow& window) const {
-    return sent_ == 0 && !window.has_outstanding() &&
+    return sent_ == 0 && !window.has_on_its_way() &&
            (type_ == qp::QpType::kRc || requests_.is_drained());
   }
   Conduit& conduit() { return conduit_; }

@@ -422,6 +422,8 @@ Result<std::size_t, memory::RegionRefusal> SendWindow::memory_of(OpIndex op, std
 
 bool SendWindow::has_outstanding() const { return is_active() && done_ != issued_; }
 
+bool SendWindow::has_on_its_way() const { return is_active() && done_ != cursor_; }
+
 OpIndex SendWindow::oldest() const { return OpIndex(done_); }
 
 bool SendWindow::has_work() const {

@@ -116,6 +116,7 @@ class SendWindow {
                                                        std::span<memory::Extent> out);
 
   bool has_outstanding() const;  // issued and not answered
+  bool has_on_its_way() const;   // the same, without what is to be issued once more
   OpIndex oldest() const;        // the first one not answered; meaningful if has_work()
   bool has_work() const;         // outstanding, or next() may have something now or later
   const Operation* outstanding(OpIndex op) const;  // also while it is being issued; else null
