@@ -5,6 +5,7 @@
 
 #include <cstdio>
 #include <cstring>
+#include <set>
 
 namespace chaos {
 namespace {
@@ -23,7 +24,9 @@ unsigned entries_of(const std::string& folder) {
 
 std::string audit() {
   // Threads may have tables of their own.
-  unsigned fds = 0, threads = 0, maps = 0, shared = 0;
+  unsigned fds = 0, threads = 0, maps = 0;
+  // A file counts once, however many pieces of it are mapped.
+  std::set<unsigned long> files;
   if (DIR* tasks = opendir("/proc/self/task")) {
     while (const dirent* task = readdir(tasks)) {
       if (task->d_name[0] == '.') continue;
@@ -36,12 +39,15 @@ std::string audit() {
     char line[512];
     while (std::fgets(line, sizeof line, file)) {
       ++maps;
-      shared += std::strstr(line, "memfd:") ? 1 : 0;
+      unsigned long inode = 0;
+      const bool is_shared =
+          std::strstr(line, "memfd:") && std::sscanf(line, "%*s %*s %*s %*s %lu", &inode) == 1;
+      if (is_shared) files.insert(inode);
     }
     std::fclose(file);
   }
   return "fds " + std::to_string(fds) + " maps " + std::to_string(maps) + " shared " +
-         std::to_string(shared) + " threads " + std::to_string(threads);
+         std::to_string(files.size()) + " threads " + std::to_string(threads);
 }
 
 }  // namespace chaos

@@ -335,8 +335,9 @@ class Chaos:
     def audit(self, staying):
         """Few are left: what they hold must be little, whatever happened before."""
         most = {
-            # Of each process the page and the ways of datagrams, two; of itself, too.
-            "shared": 3 * len(staying),
+            # Files of each process that are mapped, of itself, too: the page, the published
+            # tables, adopted memory (two) and the ways of datagrams (two).
+            "shared": 6 * len(staying),
             "threads": 3,
         }
 
