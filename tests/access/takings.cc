@@ -34,7 +34,7 @@ void modify(Victim& victim, ibv_qp_state state) {
 void pause(int milliseconds) { usleep(static_cast<useconds_t>(milliseconds) * 1000); }
 
 struct Condition {
-  std::string_view name;
+  const char* name;
   int before;  // the signal that the peer gets before; 0: none
   int after;
 };
@@ -52,14 +52,14 @@ void take_once(probe::Node& node, probe::Wire& wire, pid_t peer, const Taking& t
   if (condition.before) pause(2);
   const double seconds = seconds_of([&] { taking.take(node, victim); });
   victim.mark();
-  require(seconds < kBound, "%s of a peer that is %s took %.1f s", taking.name,
-          condition.name.data(), seconds);
+  require(seconds < kBound, "%s of a peer that is %s took %.1f s", taking.name, condition.name,
+          seconds);
   if (condition.before == SIGKILL) victim.forget_peer();
   for (int i = 0; i < 2; ++i) {
     if (condition.after) kill(peer, condition.after);
     pause(5);
     require(victim.is_untouched(), "written after %s, by a peer that is %s", taking.name,
-            condition.name.data());
+            condition.name);
   }
 }
 
@@ -98,7 +98,7 @@ const std::size_t kTakingCount = std::size(kTakings);
 void takings(const char* name) {
   const Condition* condition = nullptr;
   for (const Condition& each : kConditions) {
-    if (each.name == name) condition = &each;
+    if (std::string_view(each.name) == name) condition = &each;
   }
   require(condition != nullptr, "no such condition: %s", name);
   // Who dies is one process a round.
