@@ -293,7 +293,7 @@ TEST_F(DirectTest, TablesMayChangeAllTheTime) {
 // A WRITE that took the ring, before its target was mapped, and is to be sent once more, waits for
 // nothing: there is nothing of it left in the ring.
 TEST_F(DirectTest, WhatIsSentOnceMoreNeedNotWaitForItself) {
-  constexpr std::uint32_t kLength = 64 * 1024;
+  constexpr std::uint32_t kLength = 16 * 1024;
   End a(qp::QpType::kRc, Initiator::kSelf);
   End b(qp::QpType::kRc, Initiator::kOther);
   AskedMappings requests;
