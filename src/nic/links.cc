@@ -302,10 +302,12 @@ Links::Taken Links::attach(Qp& qp, Process& from, const Message& offered, local:
   // Our own offer may be on its way yet, and the peer die before.
   qp.link = from.link;
   qp.ring()->set_bell({&qp.link->doorbell(), theirs.index()});
-  const local::Published& own = nic_.sharing().published();
-  qp.ring()->attach(std::move(conduit),
-                    {&qp.link->memory(), qp.number(), theirs, own ? &own.tables() : nullptr});
   qp.has_peer.store(true, std::memory_order_relaxed);
+  const local::Published& own = nic_.sharing().published();
+  // Nothing is lent to whom we could not wait for.
+  const bool lends = own && qp.peer_section().lock != nullptr;
+  qp.ring()->attach(std::move(conduit),
+                    {&qp.link->memory(), qp.number(), theirs, lends ? &own.tables() : nullptr});
   return qp.connecting == Connecting::kRefused ? Taken::kOfferOurs : Taken::kYes;
 }
 
