@@ -14,8 +14,8 @@ namespace verbena::roce {
 
 // One of them. `packets` from `psn` on, of which `done` are sent.
 struct OwedAnswer {
-  wire::Psn psn;
-  wire::Msn msn;
+  wire::Psn psn{};
+  wire::Msn msn{};
   std::uint32_t packets = 1;
   std::uint32_t done = 0;
   bool is_again = false;  // does not count against what the peer may ask for

@@ -125,6 +125,49 @@ TEST_F(RcLoss, AsksOnlyForTheMissingPartOfARead) {
   EXPECT_THAT(asked, testing::ElementsAre(kLong, 1024));
 }
 
+// The answers of the READ are lost, and the WRITE behind it is refused: the READ has not happened,
+// whatever the NAK acknowledges.
+TEST_F(RcLoss, ARefusalDoesNotCompleteTheReadBeforeIt) {
+  warm_up();
+  lose(1, 1000, [](const wire::Packet& p) { return p.shape->kind == Kind::kReadResponse; });
+  world.near().post(remote(SendOpcode::kRead, 500), 2000, 100);
+  auto bad = remote(SendOpcode::kWrite);
+  bad.remote_key.value ^= 0x5000;
+  world.near().post(bad, 0, 10);
+  world.run(Duration::seconds(1));
+  const auto done = world.near().poll();
+  ASSERT_EQ(done.size(), 2u);
+  EXPECT_NE(done[0].status, Status::kSuccess);
+  EXPECT_EQ(done[1].status, Status::kFlushed);
+}
+
+TEST_F(RcLoss, TheAnswerOfAReadAcknowledgesWhatCameBeforeIt) {
+  warm_up();
+  lose(1, 1000, [](const wire::Packet& p) { return p.shape->kind == Kind::kAcknowledge; });
+  write(8);
+  world.near().post(remote(SendOpcode::kRead, 500), 2000, 100);
+  EXPECT_TRUE(finishes(kRoundTrip + Duration::microseconds(5)));
+}
+
+TEST_F(RcLoss, NothingIsAcknowledgedBeforeTheAnswersOfAnEarlierRead) {
+  warm_up();
+  world.near().post(remote(SendOpcode::kRead), 100'000, 60'000);
+  write(8);
+  world.run(kSoon);
+  EXPECT_EQ(world.near().poll().size(), 2u);
+  EXPECT_EQ(requester().repeated, 0u);
+}
+
+TEST_F(RcLoss, NoNakFollowsAnRnrNak) {
+  warm_up();
+  world.near().post({.opcode = SendOpcode::kSend}, 0, 10);
+  write(kLong);
+  world.run(Duration::microseconds(200));
+  EXPECT_GT(responder().not_ready, 0u);
+  EXPECT_GT(responder().ahead, 0u);
+  EXPECT_EQ(responder().naks, 0u);
+}
+
 TEST_F(RcLoss, ExecutesAnAtomicOnceWhoseAnswerIsLost) {
   warm_up();
   lose(1, 3, [](const wire::Packet& p) { return p.shape->kind == Kind::kAtomicAcknowledge; });

@@ -107,6 +107,19 @@ TEST(Rc, HandsOverImmediateDataOfASend) {
   EXPECT_EQ(receives[0].flags, queues::kHasImmediate);
 }
 
+TEST(Rc, AsksForAnEventOnlyWhereTheSenderDid) {
+  TestWorld world;
+  std::vector<bool> solicited;
+  world.link.tap = [&](int from, const wire::Packet& packet) {
+    if (from == 0) solicited.push_back(packet.is_solicited);
+    return true;
+  };
+  world.far().post_receive(1, 0, 2000);
+  world.near().post({.opcode = SendOpcode::kSend, .flags = queues::kSolicited}, 0, 2000);
+  world.run(kSoon);
+  EXPECT_THAT(solicited, ElementsAre(false, true));
+}
+
 TEST(Rc, ExecutesAtomicsAndGivesTheValueBefore) {
   TestWorld world;
   std::uint64_t value = 40;
