@@ -10,6 +10,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
 
 #include "base/unique_fd.h"
 
@@ -123,6 +124,41 @@ Presence populate(std::uintptr_t begin, std::size_t length, bool is_written) {
   return errno == EFAULT ? Presence::kNotThere : Presence::kUnknown;
 }
 
+void nap(long microseconds) {
+  const timespec pause{.tv_sec = 0, .tv_nsec = microseconds * 1000};
+  syscall(SYS_nanosleep, &pause, nullptr);
+}
+
+// The map is read without the kernel's lock on it: where a mapping is being replaced (adoption's,
+// of another registration) there is nothing for a moment. msync(2) takes the lock, and does nothing
+// else with MS_ASYNC.
+Presence ask_maps(const PageRange& range) {
+  constexpr int kLooks = 8;
+  Presence seen = Presence::kUnknown;
+  for (int i = 0; i < kLooks; ++i) {
+    seen = ask_map_query(range);
+    if (seen == Presence::kUnknown) seen = ask_map_text(range);
+    if (seen != Presence::kNotThere) break;
+    const bool is_mapped =
+        syscall(SYS_msync, range.begin, range.end - range.begin, MS_ASYNC) == 0 || errno != ENOMEM;
+    if (!is_mapped) break;
+    nap(10);
+  }
+  return seen;
+}
+
+// Populating failed though the mapping allows it: behind the end of a file, or withheld for a
+// moment by a userfaultfd that holds only accesses by programs.
+bool is_there_later(const PageRange& range) {
+  constexpr int kTries = 40;
+  if (ask_maps(range) == Presence::kNotThere) return false;
+  for (int i = 0; i < kTries; ++i) {
+    nap(500);
+    if (ask_by_populating(range) != Presence::kNotThere) return true;
+  }
+  return false;
+}
+
 std::uintptr_t page_size() { return static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE)); }
 
 }  // namespace
@@ -198,8 +234,8 @@ bool memory_is_there(const std::byte* address, std::size_t length, bool is_writt
   const int saved = errno;
   Presence seen = Presence::kUnknown;
   if (range.end - range.begin <= kPopulateMax) seen = ask_by_populating(range);
-  if (seen == Presence::kUnknown) seen = ask_map_query(range);
-  if (seen == Presence::kUnknown) seen = ask_map_text(range);
+  if (seen == Presence::kNotThere && is_there_later(range)) seen = Presence::kThere;
+  if (seen == Presence::kUnknown) seen = ask_maps(range);
   if (seen == Presence::kUnknown) seen = ask_existence_only(range);
   errno = saved;
   return seen != Presence::kNotThere;
