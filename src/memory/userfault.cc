@@ -12,6 +12,7 @@ namespace verbena::memory {
 namespace {
 
 // linux/userfaultfd.h of 5.11, 5.19, 6.4 and 6.8; the headers may be older than the kernel.
+constexpr unsigned long kNewByDevice = _IO(0xAA, 0);
 constexpr unsigned kUserModeOnly = 1;
 constexpr std::uint64_t kFeatureProtect = 1 << 0;
 constexpr std::uint64_t kFeatureProtectShared = 1 << 12;
@@ -32,7 +33,16 @@ uffdio_range range_of(std::byte* begin, std::size_t length) {
 }
 
 int new_userfault(unsigned flags) {
-  return static_cast<int>(syscall(SYS_userfaultfd, flags | O_CLOEXEC | O_NONBLOCK));
+  flags |= O_CLOEXEC | O_NONBLOCK;
+  const int made = static_cast<int>(syscall(SYS_userfaultfd, flags));
+  // Root is refused by filters only, which mean the device as well.
+  if (made >= 0 || geteuid() == 0) return made;
+  // Who may open it may have the whole; Linux 6.1.
+  const int device = raw::open("/dev/userfaultfd", O_RDWR);
+  if (device < 0) return made;
+  const int made_by_device = static_cast<int>(syscall(SYS_ioctl, device, kNewByDevice, flags));
+  raw::close(device);
+  return made_by_device;
 }
 
 // The features are agreed on once for each descriptor: one to ask, another one to use.
