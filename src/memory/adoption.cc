@@ -35,6 +35,7 @@ const char* to_string(AdoptRefusal refusal) {
     case AdoptRefusal::kTrackedElsewhere: return "the program has a userfaultfd on it";
     case AdoptRefusal::kOtherThreads: return "the process has other threads";
     case AdoptRefusal::kAsynchronousIo: return "the process has asynchronous I/O";
+    case AdoptRefusal::kSleepers: return "a thread sleeps on a futex in it";
     case AdoptRefusal::kAddressSpace: return "too little address space or too many mappings";
     case AdoptRefusal::kFileSizeLimit: return "a limit on the size of files";
     case AdoptRefusal::kNoMemory: return "no memory left";

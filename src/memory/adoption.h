@@ -14,9 +14,20 @@
 // flags, so that the way back ends in the very mapping that there was, which merges with its
 // neighbours. It also takes the copy that a forked child gets.
 //
-// What it cannot see: a pin of a few microseconds on the way back (direct I/O of another thread, or
-// process_vm_writev, into memory whose last registration is just ending), and a child made by a
-// bare clone(2), which shares the memory with its parent. Pins of io_uring are seen (open_files.h).
+// Two users hold memory without touching it, and are looked for (other_threads.h): who sleeps on a
+// process-shared futex, or in pthread_join, would never be woken; and a direct read that is under
+// way brings its bytes to the old page. Then nothing is adopted, or the range is kept shared after
+// its last release and tried again by later calls. The reads of io_uring and aio show nowhere: with
+// those nothing is adopted, and what is adopted already is kept as long as they are there.
+//
+// No child gets adopted memory (MADV_DONTFORK, as ibv_fork_init asks for memory that a device
+// uses): one made by fork(3) has copies in its place, one by _Fork or a bare clone(2) nothing.
+//
+// What it cannot see: a pin of a few microseconds on the way back by another process
+// (process_vm_writev into memory whose last registration is just ending). And where the kernel
+// gives only a userfaultfd for accesses by programs (an ordinary user, vm.unprivileged_userfaultfd
+// 0, /dev/userfaultfd closed), such a process_vm_writev fails with EFAULT during the move; the
+// process's own threads do not suffer, since it moves only where none runs.
 //
 // One object a process. All calls but `overlaps` and `give_back` come from one thread, whose
 // descriptor table holds the descriptors: the control thread. Nothing is allocated on the heap
@@ -49,8 +60,9 @@ enum class AdoptRefusal : std::uint8_t {
   kLocked,            // the process has locked memory
   kPinned,            // somebody holds pages: io_uring, direct I/O, a GPU
   kTrackedElsewhere,  // the program has a userfaultfd on it
-  kOtherThreads,      // this kernel can only do it where nobody else runs
-  kAsynchronousIo,    // and where no io_uring or aio could write meanwhile
+  kOtherThreads,      // this process can only do it where nobody else runs, or there are many
+  kAsynchronousIo,    // the process has an io_uring or aio: reads in flight could not be seen
+  kSleepers,          // a thread sleeps on a futex in it, which is not private to the process
   kAddressSpace,      // RLIMIT_AS or RLIMIT_DATA leaves too little room, or too many mappings
   kFileSizeLimit,     // RLIMIT_FSIZE
   kNoMemory,
@@ -110,6 +122,7 @@ struct AdoptionOptions {
   bool use_move = true;       // false, for tests: as on a kernel before 6.8
   // For tests: even where this process could hold the kernel's own accesses, too.
   bool for_programs_only = false;
+  bool minds_rings = true;  // false, for tests: of asynchronous I/O only pins count
 };
 
 struct AdoptionCounters {

@@ -4,10 +4,11 @@
 //
 // Before the fork every range is copied to its park, which the child then moves over the range: it
 // has the program's own mapping again, with its flags (though the kernel does not join it with its
-// neighbours in a child). The parent empties the park. Where the program has moved or
-// split a range, or where there was no copy, the child copies by itself, a moment later than it
-// should; where it cannot, it may read the memory and dies of writing it: the parent does not
-// suffer.
+// neighbours in a child). Where that has MADV_DONTFORK the child finds no park, and has nothing, as
+// it should. The parent empties the park. Where the program has moved or split a range, or where
+// there was no copy, the child gets the shared mapping (which others never get: MADV_DONTFORK) and
+// copies by itself, a moment later than it should; where it cannot, it may read the memory and dies
+// of writing it: the parent does not suffer.
 //
 // All of this runs in the program's thread that forks, which has none of our descriptors.
 #include <sys/mman.h>
@@ -69,17 +70,37 @@ void AdoptionTable::copy_for_child(AdoptedRange& range, const ProcessMap& map) c
   if (range.is_allocated || range.shared_end.load(std::memory_order_relaxed) == 0) return;
   Mapping mapping;
   const auto begin = reinterpret_cast<std::uintptr_t>(range.begin);
-  if (map.find(begin, mapping) != MapAnswer::kFound || !is_whole(mapping, pages_of(range))) return;
-  range.rights = mapping.rights;
-  range.has_copy = copy_sparsely(range.park, range.begin, range.length);
+  if (map.find(begin, mapping) == MapAnswer::kFound && is_whole(mapping, pages_of(range))) {
+    range.rights = mapping.rights;
+    range.has_copy = copy_sparsely(range.park, range.begin, range.length);
+  }
+  if (!range.has_copy) show_to_children(range, map, true);
+}
+
+// What is left of a range, wherever it is.
+void AdoptionTable::show_to_children(const AdoptedRange& range, const ProcessMap& map,
+                                     bool shall_show) const {
+  const int advice = shall_show ? MADV_DOFORK : MADV_DONTFORK;
+  if (!map.is_open()) {
+    raw::advise(range.begin, range.length, advice);
+    return;
+  }
+  const FilePlace place = pages_of(range).place;
+  Mapping mapping;
+  for (std::uintptr_t at = 0; map.find(at, mapping) == MapAnswer::kFound; at = mapping.end) {
+    if (!shows(mapping, place)) continue;
+    raw::advise(pointer(mapping.begin), mapping.end - mapping.begin, advice);
+  }
 }
 
 void AdoptionTable::after_fork_in_parent() {
   if (getpid() == process_ && !is_closed_) {
     const std::uint32_t used = places_used_.load(std::memory_order_relaxed);
     for (std::uint32_t i = 0; i < used; ++i) {
-      if (ranges_[i].shared_end.load(std::memory_order_relaxed) == 0) continue;
-      raw::advise(ranges_[i].park, ranges_[i].length, MADV_DONTNEED);
+      const AdoptedRange& range = ranges_[i];
+      if (range.shared_end.load(std::memory_order_relaxed) == 0) continue;
+      raw::advise(range.park, range.length, MADV_DONTNEED);
+      if (!range.has_copy && !range.is_allocated) show_to_children(range, ProcessMap(), false);
     }
   }
   lock_.unlock();

@@ -201,6 +201,69 @@ TEST_P(AdoptionAndFork, AChildDoesNotHaveAllocatedMemory) {
   adoption.release(in_it->id);
 }
 
+// Made without the handlers of fork(3): the memory is not there, and the parent's is untouched.
+TEST_P(AdoptionAndFork, AChildWithoutHandlersHasNothing) {
+  const TestPages pages(8);
+  fill_pattern(pages.begin(), pages.size());
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
+  ASSERT_TRUE(adopted);
+  const auto check = [&] {
+    const pid_t child = _Fork();
+    if (child == 0) _exit(mapping_at(pages.begin()) ? 1 : 0);
+    int status = 0;
+    EXPECT_EQ(waitpid(child, &status, 0), child);
+    return status;
+  };
+  EXPECT_EQ(check(), 0);
+  EXPECT_EQ(in_child([&] {
+              return first_difference(pages.begin(), pages.size()) == pages.size() ? 0 : 1;
+            }),
+            0);
+  // Nor after a fork that had to show it to its own child.
+  pages.protect(2, 1, PROT_READ);
+  EXPECT_EQ(in_child([&] {
+              return first_difference(pages.begin(), pages.size()) == pages.size() ? 0 : 1;
+            }),
+            0);
+  EXPECT_EQ(check(), 0);
+  pages.protect(2, 1, PROT_READ | PROT_WRITE);
+  adoption.release(adopted->id);
+  const pid_t child = _Fork();
+  if (child == 0) _exit(first_difference(pages.begin(), pages.size()) == pages.size() ? 0 : 1);
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << "private again, it is inherited as ever";
+}
+
+// What the program asked of its mapping before it was adopted.
+TEST_P(AdoptionAndFork, TheProgramsOwnFlagsHold) {
+  const TestPages hidden(8);
+  const TestPages wiped(8);
+  const AdoptedId ids[] = {[&] {
+                             fill_pattern(hidden.begin(), hidden.size());
+                             EXPECT_EQ(madvise(hidden.begin(), hidden.size(), MADV_DONTFORK), 0);
+                             return adoption.adopt(hidden.begin(), hidden.size(), true)->id;
+                           }(),
+                           [&] {
+                             fill_pattern(wiped.begin(), wiped.size());
+                             EXPECT_EQ(madvise(wiped.begin(), wiped.size(), MADV_WIPEONFORK), 0);
+                             return adoption.adopt(wiped.begin(), wiped.size(), true)->id;
+                           }()};
+  const auto check = [&] {
+    if (mapping_at(hidden.begin())) return 1;
+    for (const std::byte each : wiped.bytes()) {
+      if (each != std::byte{0}) return 2;
+    }
+    return 0;
+  };
+  EXPECT_EQ(in_child(check), 0) << "adopted";
+  for (const AdoptedId id : ids)
+    adoption.release(id);
+  EXPECT_EQ(in_child(check), 0) << "private again";
+  EXPECT_EQ(first_difference(hidden.begin(), hidden.size()), hidden.size());
+  EXPECT_EQ(first_difference(wiped.begin(), wiped.size()), wiped.size());
+}
+
 TEST_P(AdoptionAndFork, AForkCostsNoMemoryAfterwards) {
   const TestPages pages(512);
   pages.fill(3);

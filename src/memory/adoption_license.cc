@@ -18,6 +18,20 @@ constexpr std::uint64_t kShareOfAddressSpace = 16;
 // Counting mappings reads them all, so that is done now and then. Each range costs up to four.
 constexpr std::uint32_t kRangesPerSurvey = 256;
 constexpr std::uint32_t kMappingsOfUs = kRangesPerSurvey * 4;
+// With fewer it is done each time.
+constexpr std::uint32_t kFewMappings = 1000;
+// Looking at all of them would take longer than memory should be withheld.
+constexpr std::uint64_t kThreadsMax = 256;
+
+// Whether nobody on this host has set up aio.
+bool is_without_aio() {
+  const int file = raw::open("/proc/sys/fs/aio-nr", O_RDONLY);
+  if (file < 0) return false;
+  char text[32];
+  const long got = raw::read_at(file, text, sizeof text, 0);
+  raw::close(file);
+  return got == 2 && text[0] == '0' && text[1] == '\n';
+}
 
 bool leaves_room(int resource, std::uint64_t used, std::uint64_t length) {
   rlimit limit{};
@@ -40,8 +54,10 @@ std::uint32_t read_mappings_max() {
 
 }  // namespace
 
-AdoptionLicense::AdoptionLicense(std::uint32_t quiet_threads)
-    : quiet_threads_(quiet_threads), mappings_max_(read_mappings_max()) {}
+AdoptionLicense::AdoptionLicense(std::uint32_t quiet_threads, bool minds_rings)
+    : quiet_threads_(quiet_threads),
+      minds_rings_(minds_rings),
+      mappings_max_(read_mappings_max()) {}
 
 Result<void, AdoptRefusal> AdoptionLicense::check_process(std::size_t length) {
   if (!map_.is_open() || !status_.is_open()) return refuse(AdoptRefusal::kDenied);
@@ -61,21 +77,28 @@ bool AdoptionLicense::has_mappings_left() {
     return has_mappings_left_;
   }
   const std::optional<MapSurvey> survey = map_.survey();
-  has_mappings_left_ = survey && survey->mappings + kMappingsOfUs < mappings_max_ / 2;
+  mappings_ = survey ? survey->mappings : 0;
+  has_mappings_left_ = survey && mappings_ + kMappingsOfUs < mappings_max_ / 2;
   until_survey_ = kRangesPerSurvey;
   return has_mappings_left_;
 }
 
-Result<void, AdoptRefusal> AdoptionLicense::check_writers(bool is_seen) const {
+// An io_uring is one of the descriptors, or (when the program has closed that) one of the mappings.
+// Those of aio are mappings only.
+bool AdoptionLicense::may_have_asynchronous_io() {
+  if (!minds_rings_) return false;
+  const bool is_told_otherwise = mappings_ > kFewMappings && is_without_aio();
+  return find_asynchronous_io(is_told_otherwise ? nullptr : &map_) != AsynchronousIo::kNone;
+}
+
+Result<void, AdoptRefusal> AdoptionLicense::check_writers(bool is_seen) {
   const std::optional<ProcessFigures> figures = status_.read();
   if (!figures) return refuse(AdoptRefusal::kDenied);
   if (figures->locked_bytes != 0) return refuse(AdoptRefusal::kLocked);
-  if (is_seen) return {};
-  if (figures->threads > quiet_threads_) return refuse(AdoptRefusal::kOtherThreads);
-  if (figures->pinned_bytes != 0) return refuse(AdoptRefusal::kPinned);
-  if (find_asynchronous_io(map_) != AsynchronousIo::kNone) {
-    return refuse(AdoptRefusal::kAsynchronousIo);
-  }
+  const std::uint64_t threads_max = is_seen ? kThreadsMax : quiet_threads_;
+  if (figures->threads > threads_max) return refuse(AdoptRefusal::kOtherThreads);
+  if (!is_seen && figures->pinned_bytes != 0) return refuse(AdoptRefusal::kPinned);
+  if (may_have_asynchronous_io()) return refuse(AdoptRefusal::kAsynchronousIo);
   return {};
 }
 
@@ -92,9 +115,11 @@ Result<void, AdoptRefusal> AdoptionLicense::check_mapping(const PageRun& pages,
   return {};
 }
 
-bool AdoptionLicense::may_be_pinned(const std::byte* begin, std::size_t length) const {
+bool AdoptionLicense::may_be_held(const PageRun& range, bool is_seen) {
   const std::optional<ProcessFigures> figures = status_.read();
-  return !figures || memory::may_be_pinned(begin, length, figures->pinned_bytes);
+  return !figures || (!is_seen && figures->threads > quiet_threads_) ||
+         may_be_pinned(range.begin, range.length, figures->pinned_bytes) ||
+         may_have_asynchronous_io();
 }
 
 }  // namespace verbena::memory

@@ -172,8 +172,13 @@ TEST(AdoptionAndUserfaultfd, MemoryThatTheProgramTracksItself) {
   EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
 }
 
-TEST(AdoptionWithoutMove, RefusesWhereOtherThreadsRun) {
-  AdoptionOptions options = with(Means::kNoMove);
+class AdoptionAlone : public testing::TestWithParam<Means> {};
+INSTANTIATE_TEST_SUITE_P(Means, AdoptionAlone,
+                         testing::Values(Means::kProgramsOnly, Means::kNoMove, Means::kNoUserfault),
+                         name_of);
+
+TEST_P(AdoptionAlone, RefusesWhereOtherThreadsRun) {
+  AdoptionOptions options = with(GetParam());
   std::thread([] {}).join();  // with the first one a sanitizer starts its own
   const auto figures = ProcessStatus().read();
   ASSERT_TRUE(figures);
@@ -191,7 +196,21 @@ TEST(AdoptionWithoutMove, RefusesWhereOtherThreadsRun) {
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error(), AdoptRefusal::kOtherThreads);
   const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
-  EXPECT_TRUE(adopted) << to_string(adopted.error());
+  ASSERT_TRUE(adopted) << to_string(adopted.error());
+  // Nor does it take back.
+  is_over = false;
+  std::thread late([&] { is_over.wait(false); });
+  adoption.release(adopted->id);
+  EXPECT_TRUE(is_shared(pages.begin()));
+  EXPECT_EQ(adoption.counters().kept, 1u);
+  is_over = true;
+  is_over.notify_all();
+  late.join();
+  const auto again = adoption.adopt(pages.begin(), pages.size(), true);
+  ASSERT_TRUE(again);
+  adoption.release(again->id);
+  EXPECT_FALSE(is_shared(pages.begin()));
+  EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
 }
 
 // A ring with the pages as fixed buffer, or why there is none.
@@ -234,8 +253,13 @@ class AdoptionAndRings : public testing::Test {
       GTEST_SKIP() << "SKIP adoption under use: " << why;
     }
   }
+  static AdoptionOptions minding_pins_only() {
+    AdoptionOptions options = with(Means::kEverything);
+    options.minds_rings = false;
+    return options;
+  }
   Ring ring;
-  Adoption adoption{with(Means::kEverything)};
+  Adoption adoption{minding_pins_only()};
 };
 
 TEST_F(AdoptionAndRings, PinnedPagesStayWhereTheyAre) {
@@ -293,12 +317,35 @@ TEST_F(AdoptionAndRings, PinnedWhileAdoptedItComesBackLater) {
   EXPECT_EQ(pages.begin()[3 * kPage], std::byte{0});
 }
 
-TEST_F(AdoptionAndRings, WithoutMoveARingIsEnoughToRefuse) {
-  Adoption without(with(Means::kNoUserfault));
+// Its reads in flight show nowhere.
+TEST_F(AdoptionAndRings, ARingIsEnoughToRefuse) {
   const TestPages pages(16);
-  const auto refused = without.adopt(pages.begin(), pages.size(), true);
-  ASSERT_FALSE(refused);
-  EXPECT_EQ(refused.error(), AdoptRefusal::kAsynchronousIo);
+  for (const Means means : {Means::kEverything, Means::kNoUserfault}) {
+    Adoption minding(with(means));
+    const auto refused = minding.adopt(pages.begin(), pages.size(), true);
+    ASSERT_FALSE(refused);
+    EXPECT_EQ(refused.error(), AdoptRefusal::kAsynchronousIo);
+  }
+}
+
+TEST(AdoptionBeforeARing, KeepsAsLongAsTheRingIsThere) {
+  Adoption adoption(with(Means::kEverything));
+  const TestPages pages(16);
+  fill_pattern(pages.begin(), pages.size());
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
+  ASSERT_TRUE(adopted) << to_string(adopted.error());
+  {
+    const Ring ring;
+    if (!ring) GTEST_SKIP() << "SKIP io_uring: not allowed here";
+    adoption.release(adopted->id);
+    EXPECT_TRUE(is_shared(pages.begin()));
+    EXPECT_EQ(adoption.counters().kept, 1u);
+  }
+  const auto again = adoption.adopt(pages.begin(), pages.size(), true);
+  ASSERT_TRUE(again);
+  adoption.release(again->id);
+  EXPECT_FALSE(is_shared(pages.begin()));
+  EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
 }
 
 // Failures midway: a filter refuses one system call, in a child of the test.
@@ -330,7 +377,7 @@ int refused_by(const Denial& denial, AdoptRefusal why, Means means) {
 }
 
 TEST(AdoptionFailsMidway, WhereverThatIs) {
-  constexpr unsigned kMapFixed = MAP_FIXED | MAP_SHARED;
+  constexpr unsigned kMapShared = MAP_FIXED | MAP_SHARED;
   struct {
     const char* what;
     Denial denial;
@@ -339,7 +386,10 @@ TEST(AdoptionFailsMidway, WhereverThatIs) {
       {"no memory in the file", {.call = SYS_pwrite64, .error = ENOSPC}, AdoptRefusal::kNoMemory},
       {"no memory for a park", {.call = SYS_mremap, .error = ENOMEM}, AdoptRefusal::kAddressSpace},
       {"no mapping of the file",
-       {.call = SYS_mmap, .error = ENOMEM, .argument = 3, .mask = kMapFixed, .value = kMapFixed},
+       {.call = SYS_mmap, .error = ENOMEM, .argument = 3, .mask = kMapShared, .value = MAP_SHARED},
+       AdoptRefusal::kAddressSpace},
+      {"no hiding it from children",
+       {.call = SYS_madvise, .error = ENOMEM, .argument = 2, .mask = 0xFF, .value = MADV_DONTFORK},
        AdoptRefusal::kAddressSpace},
       {"no file", {.call = SYS_memfd_create, .error = EPERM}, AdoptRefusal::kDenied},
       {"no memory to unshare",

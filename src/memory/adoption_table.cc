@@ -11,6 +11,7 @@
 #include "base/assert.h"
 #include "base/log.h"
 #include "memory/fault_guard.h"
+#include "memory/other_threads.h"
 #include "memory/raw_calls.h"
 
 namespace verbena::memory {
@@ -42,10 +43,12 @@ AdoptionTable::AdoptionTable(const AdoptionOptions& options)
       events_(options.events),
       process_(getpid()),
       thread_(gettid()),
-      license_(options.quiet_threads),
+      license_(options.quiet_threads, options.minds_rings),
       mover_({.use_userfault = options.use_userfault,
               .use_move = options.use_move,
-              .for_programs_only = options.for_programs_only}) {
+              .for_programs_only = options.for_programs_only,
+              .quiet_threads = options.quiet_threads}),
+      quiet_threads_(options.quiet_threads) {
   std::byte* const at = raw::map_private(sizeof(AdoptedRange) * limits_.ranges_max);
   if (at != raw::failed()) ranges_ = reinterpret_cast<AdoptedRange*>(at);
   is_closed_ = ranges_ == nullptr;
@@ -313,7 +316,9 @@ void AdoptionTable::settle(AdoptedRange& range) {
 
 // False: it is kept.
 bool AdoptionTable::take_back(AdoptedRange& range) {
-  bool done = !license_.may_be_pinned(range.begin, range.length);
+  const PageRun pages{.begin = range.begin, .length = range.length};
+  bool done = !license_.may_be_held(pages, mover_.can_move_under_use()) &&
+              !stays_used_by_others(pages, ThreadUse::kSleepsOrReads, quiet_threads_);
   if (done) {
     const std::lock_guard guard(lock_);
     done = mover_.to_private(pages_of(range), license_.map());

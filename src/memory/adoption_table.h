@@ -80,6 +80,7 @@ class AdoptionTable final : private ForkParticipant {
   void after_fork_in_parent() override;
   void after_fork_in_child() override;
   void copy_for_child(AdoptedRange& range, const ProcessMap& map) const;
+  void show_to_children(const AdoptedRange& range, const ProcessMap& map, bool shall_show) const;
   void give_to_child(AdoptedRange& range) const;
 
   Result<void, AdoptRefusal> check_room(std::size_t length);
@@ -118,6 +119,7 @@ class AdoptionTable final : private ForkParticipant {
   const pid_t thread_;
   AdoptionLicense license_;
   PageMover mover_;
+  const std::uint32_t quiet_threads_;
   std::array<std::optional<Arena>, kArenasMax> arenas_;
   std::array<std::uint32_t, kArenasMax> arena_users_{};
   std::array<std::uint32_t, 2> current_{kNoArena, kNoArena};

@@ -130,15 +130,18 @@ class RingBuffers {
 
 }  // namespace
 
-AsynchronousIo find_asynchronous_io(const ProcessMap& map) {
+AsynchronousIo find_asynchronous_io(const ProcessMap* map) {
   bool has_ring = false;
+  errno = 0;
   const bool is_known = each_ring([&](const char*) {
     has_ring = true;
     return false;
   });
   if (has_ring) return AsynchronousIo::kThere;
-  if (!is_known) return AsynchronousIo::kUnknown;
-  const std::optional<MapSurvey> survey = map.survey();
+  const bool is_short = errno == EMFILE || errno == ENFILE;
+  if (!is_known && !(is_short && map)) return AsynchronousIo::kUnknown;
+  if (!map) return AsynchronousIo::kNone;
+  const std::optional<MapSurvey> survey = map->survey();
   if (!survey) return AsynchronousIo::kUnknown;
   return survey->has_asynchronous_io ? AsynchronousIo::kThere : AsynchronousIo::kNone;
 }

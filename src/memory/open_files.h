@@ -12,8 +12,9 @@ namespace verbena::memory {
 
 enum class AsynchronousIo : std::uint8_t { kNone, kThere, kUnknown };
 
-// An io_uring among the program's descriptors, or an aio context among its mappings.
-AsynchronousIo find_asynchronous_io(const ProcessMap& map);
+// An io_uring among the program's descriptors or, unless there is no map, one or an aio context
+// among its mappings. With no descriptor left to look at descriptors, the mappings decide.
+AsynchronousIo find_asynchronous_io(const ProcessMap* map);
 
 // Whether the kernel may write to the range by buffers that were registered with an io_uring, or
 // by pins of somebody unknown. `pinned_bytes`: as ProcessFigures says.

@@ -10,6 +10,7 @@
 
 #include "base/assert.h"
 #include "memory/guarded_copy.h"
+#include "memory/other_threads.h"
 #include "memory/raw_calls.h"
 
 namespace verbena::memory {
@@ -103,7 +104,7 @@ bool is_whole(const Mapping& mapping, const MovedPages& pages) {
          mapping.begin == number(pages.begin) && mapping.end == number(pages.begin) + pages.length;
 }
 
-PageMover::PageMover(const MoverOptions& options) {
+PageMover::PageMover(const MoverOptions& options) : quiet_threads_(options.quiet_threads) {
   if (options.use_userfault) userfault_ = Userfault(options.for_programs_only);
   scratch_ = raw::map_private(kScratchLength);
   if (scratch_ == raw::failed()) {
@@ -112,7 +113,10 @@ PageMover::PageMover(const MoverOptions& options) {
   }
   raw::advise(scratch_, kScratchLength, MADV_DONTFORK);
   raw::advise(scratch_, kScratchLength, MADV_DONTDUMP);
-  can_move_ = options.use_move && userfault_.can_move() && userfault_.can_hold_writers();
+  // Where only the program's own accesses are held, a system call of another thread into the range
+  // would fail meanwhile.
+  const bool can_hold = userfault_.can_move() && userfault_.can_hold_writers();
+  can_move_ = options.use_move && can_hold && userfault_.holds_kernel();
   is_able_ = touched_.is_open() && try_park();
 }
 
@@ -151,10 +155,10 @@ Result<std::byte*, AdoptRefusal> PageMover::to_file(const PageRun& range,
     std::size_t carried = 0;
     done =
         can_move_ ? carry(range, park, place, carried) : write_touched(park, range.length, place);
-    if (done && raw::map(range.begin, range.length, MAP_SHARED | MAP_FIXED, place.file,
-                         place.offset) == raw::failed()) {
-      done = refuse(AdoptRefusal::kAddressSpace);
+    if (done && is_used_by_others(range, ThreadUse::kSleeps, quiet_threads_)) {
+      done = refuse(AdoptRefusal::kSleepers);
     }
+    if (done && !put_file_over(range, place)) done = refuse(AdoptRefusal::kAddressSpace);
     if (!done) {
       read_back(park, carried, place);
       VERBENA_ASSERT(raw::move_over(range.begin, park, range.length) == range.begin);
@@ -165,6 +169,19 @@ Result<std::byte*, AdoptRefusal> PageMover::to_file(const PageRun& range,
   if (!done) return refuse(done.error());
   raw::advise(park, range.length, MADV_DONTNEED);
   return park;
+}
+
+// No child gets the mapping: one that is made without the handlers of fork(3) has nothing there,
+// instead of what is the parent's. So it has its flag before it is anywhere.
+bool PageMover::put_file_over(const PageRun& range, const FilePlace& place) const {
+  std::byte* const fresh = raw::map(nullptr, range.length, MAP_SHARED, place.file, place.offset);
+  if (fresh == raw::failed()) return false;
+  if (raw::advise(fresh, range.length, MADV_DONTFORK) == 0 &&
+      raw::move_over(range.begin, fresh, range.length) == range.begin) {
+    return true;
+  }
+  raw::unmap(fresh, range.length);
+  return false;
 }
 
 // Pages that a forked child still shares are copied now, and the mapping becomes one that has had
@@ -303,7 +320,10 @@ bool PageMover::take_back(const Mapping& mapping, std::byte* from, const FilePla
     is_watched = error == 0;
     is_held = is_watched && userfault_.hold_writers(begin, length) == 0;
   }
-  bool done = copy_content(from, begin, length, place);
+  // Late comers are held by now.
+  bool done = !is_used_by_others({.begin = begin, .length = length}, ThreadUse::kSleepsOrReads,
+                                 quiet_threads_) &&
+              copy_content(from, begin, length, place);
   // Nobody is held: what was written meanwhile is seen but for the last microseconds.
   if (done && !is_held) done = copy_content(from, begin, length, place);
   if (done && mapping.rights != (PROT_READ | PROT_WRITE)) {
@@ -332,6 +352,7 @@ bool PageMover::put_over(const Mapping& mapping, std::byte* from, const FilePlac
   // The kernel may have taken away what was to be replaced before it ran out of memory.
   if (place.file >= 0 &&
       raw::map(begin, length, MAP_SHARED | MAP_FIXED, place.file, place.offset) == begin) {
+    raw::advise(begin, length, MADV_DONTFORK);
     raw::protect(begin, length, mapping.rights);
   }
   return false;

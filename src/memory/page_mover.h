@@ -7,11 +7,13 @@
 //     mremap(range -> park)             now all pages are: at the park, in the program's mapping
 //     UFFDIO_MOVE(park -> scratch)      piece by piece; refuses a page that somebody has pinned
 //     pwrite(scratch -> file)
-//     mmap(file over range), wake
+//     look who sleeps on a word of it  (other_threads.h: they would never be woken)
+//     mremap(mapping of the file -> range), wake
 //
 // And back:
 //
 //     userfaultfd write-protects the range
+//     look who sleeps on a word of it, or reads from a device into it
 //     pread(file -> park)
 //     mremap(park -> range), wake
 //
@@ -55,7 +57,8 @@ bool is_whole(const Mapping& mapping, const MovedPages& pages);
 struct MoverOptions {
   bool use_userfault = true;
   bool use_move = true;
-  bool for_programs_only = false;  // see Userfault
+  bool for_programs_only = false;   // see Userfault
+  std::uint32_t quiet_threads = 1;  // see AdoptionOptions
 };
 
 class PageMover {
@@ -67,7 +70,8 @@ class PageMover {
 
   // False: this kernel, or a filter, does not let us.
   bool is_able() const { return is_able_; }
-  // Other threads may run, and pinned pages are seen.
+  // Other threads may run: who touches the range waits, also within a system call, and pinned
+  // pages are seen.
   bool can_move_under_use() const { return can_move_; }
 
   // The park. `range` is plain memory (ProcessMap::plain), whole pages.
@@ -89,6 +93,7 @@ class PageMover {
                                            const FilePlace& place) const;
   void empty_scratch_into(std::byte* to, std::size_t length) const;
   bool unshare(const PageRun& range) const;
+  bool put_file_over(const PageRun& range, const FilePlace& place) const;
   bool take_back(const Mapping& mapping, std::byte* from, const FilePlace& place,
                  bool keep_from) const;
   bool put_over(const Mapping& mapping, std::byte* from, const FilePlace& place,
@@ -98,6 +103,7 @@ class PageMover {
 
   Userfault userfault_;
   TouchedPages touched_;
+  const std::uint32_t quiet_threads_;
   std::byte* scratch_ = nullptr;
   bool is_able_ = false;
   bool can_move_ = false;

@@ -16,7 +16,7 @@
 
 namespace verbena::memory {
 
-// What the process may do here. The first two allow other threads.
+// What the process may do here. Only the first allows other threads.
 enum class Means { kEverything, kProgramsOnly, kNoMove, kNoUserfault };
 
 inline std::string name_of(const testing::TestParamInfo<Means>& info) {
@@ -41,8 +41,9 @@ inline AdoptionOptions with(Means means) {
 
 // Why adoption under use cannot be tested here; empty: it can.
 inline std::string why_no_adoption(const Adoption& adoption) {
-  return adoption.needs_single_thread() ? "this kernel has no userfaultfd with UFFDIO_MOVE for us"
-                                        : "";
+  return adoption.needs_single_thread()
+             ? "there is no userfaultfd with UFFDIO_MOVE that holds system calls"
+             : "";
 }
 
 // As a peer maps it.
