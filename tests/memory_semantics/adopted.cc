@@ -18,9 +18,7 @@
 #include "world.h"
 
 namespace semantics {
-namespace {
 
-// Whether the kernel maps a shared object there.
 bool is_shared(const std::byte* wanted) {
   FILE* const maps = fopen("/proc/self/maps", "re");
   require(maps != nullptr, "/proc/self/maps: %s", strerror(errno));
@@ -39,6 +37,8 @@ bool is_shared(const std::byte* wanted) {
   return shared == 's';
 }
 
+namespace {
+
 // Why memory cannot be adopted on this system, or nothing.
 const char* obstacle() {
   utsname system{};
@@ -52,6 +52,14 @@ const char* obstacle() {
   return nullptr;
 }
 
+// Whether system calls of other threads can be held as well, without which nothing is adopted while
+// there are any.
+bool can_hold_system_calls() {
+  const int fd = static_cast<int>(syscall(SYS_userfaultfd, O_CLOEXEC));
+  if (fd >= 0) close(fd);
+  return fd >= 0 || access("/dev/userfaultfd", R_OK | W_OK) == 0;
+}
+
 // The middle page of plain memory, of the heap and mapped.
 void adopted(World& world) {
   constexpr std::size_t kSize = 64 * kKilo;
@@ -60,14 +68,16 @@ void adopted(World& world) {
   std::byte* const mapped = map_pages(kSize);
   const char* const why_not = obstacle();
   if (may_adopt() && why_not) skip(why_not);
+  const bool is_alone = world.kind() != PeerKind::kThread;
+  const bool shall_adopt = may_adopt() && (is_alone || can_hold_system_calls());
   for (std::byte* at : {heap, mapped}) {
     const std::byte* const middle = at + kSize / 2;
     fill(at, kSize, 1);
     require(!is_shared(middle), "the memory was shared from the start");
     ibv_mr* const mr = peer.reg(at, kSize);
     peer.use(mr, at, kSize, 2);
-    require(is_shared(middle) == may_adopt(),
-            may_adopt() ? "memory is not adopted" : "memory is adopted in this mode");
+    require(is_shared(middle) == shall_adopt,
+            shall_adopt ? "memory is not adopted" : "memory is adopted in this mode");
     Peer::dereg(mr);
     require(!is_shared(middle), "memory is still shared after deregistration");
     expect(at, kSize, 2, "after deregistration");

@@ -141,6 +141,8 @@ class World {
 unsigned rounds(unsigned quick, unsigned in_long);
 // Whether the library may adopt memory in this run.
 bool may_adopt();
+// Whether the kernel maps a shared object there.
+bool is_shared(const std::byte* wanted);
 // Runs in a child made by fork; the child's failure is ours.
 void in_child(const std::function<void()>& body);
 void require_child(pid_t child);
