@@ -15,6 +15,7 @@
 
 #include "base/fence.h"
 #include "local/test_initiator.h"
+#include "local/test_length.h"
 #include "memory/access_sections.h"
 
 namespace verbena::local {
@@ -25,7 +26,6 @@ using queues::SendOpcode;
 class TakingTest : public testing::Test {
  protected:
   static constexpr int kRounds = 3000;
-  static constexpr std::chrono::milliseconds kTime{1000};
   static constexpr std::size_t kUsed = 4096;
 
   Target target;
@@ -49,8 +49,7 @@ class TakingTest : public testing::Test {
     int violations = 0;
     int writes = 0;
     int rounds = 0;
-    // On a busy machine each wait takes as long as others hold the core.
-    const auto end = std::chrono::steady_clock::now() + kTime;
+    const auto end = std::chrono::steady_clock::now() + most_time();
     for (; rounds < kRounds && (rounds < 20 || std::chrono::steady_clock::now() < end); ++rounds) {
       take();
       wait_until_left(ours.lock());
@@ -131,7 +130,7 @@ TEST_F(TakingTest, AtomicsCountOnceWhileRightsChange) {
   });
   constexpr std::uint64_t kOperations = 30'000;
   std::uint64_t direct = 0;
-  const auto end = std::chrono::steady_clock::now() + kTime;
+  const auto end = std::chrono::steady_clock::now() + most_time();
   for (std::uint64_t i = 0; i < kOperations && std::chrono::steady_clock::now() < end; ++i)
     direct += ours.execute(SendOpcode::kFetchAdd, 0, 8) == Direct::Outcome::kDone;
   stop = true;

@@ -4,11 +4,13 @@
 #include <gtest/gtest.h>
 
 #include <atomic>
+#include <chrono>
 #include <fstream>
 #include <mutex>
 #include <string>
 #include <thread>
 
+#include "local/test_length.h"
 #include "local/test_target.h"
 #include "memory/guarded_copy.h"
 
@@ -228,10 +230,17 @@ TEST_F(PeerMemoryTest, AMappingStaysWhileASectionUsesIt) {
       ++used;
     }
   });
-  for (int round = 0; round < 2000 || used < 100; ++round) {
+  const auto end = std::chrono::steady_clock::now() + most_time();
+  const auto goes_on = [&](int round) {
+    return used < 100 || round < 20 || (round < 2000 && std::chrono::steady_clock::now() < end);
+  };
+  for (int round = 0; goes_on(round); ++round) {
     target.published.hide(kKey);
     show_at(kKey, round % 2 ? 4096 : 0, 4096);
+    const int before = used;
     peer.map_now(kKey, target.files);
+    for (int i = 0; i < 200 && used == before; ++i)
+      std::this_thread::yield();
   }
   stop = true;
   user.join();
