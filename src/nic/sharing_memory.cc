@@ -51,7 +51,8 @@ Error error_of(memory::AdoptRefusal refusal) {
     case memory::AdoptRefusal::kPinned:
     case memory::AdoptRefusal::kTrackedElsewhere:
     case memory::AdoptRefusal::kOtherThreads:
-    case memory::AdoptRefusal::kAsynchronousIo: return Error::kNotSupported;
+    case memory::AdoptRefusal::kAsynchronousIo:
+    case memory::AdoptRefusal::kSleepers: return Error::kNotSupported;
   }
   return Error::kNotSupported;
 }
