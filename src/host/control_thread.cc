@@ -139,6 +139,7 @@ void ControlThread::run() {
     }
   }
   run_tasks(mailbox_.close());
+  if (has_failed_) links_.end();
 }
 
 void ControlThread::turn() {
@@ -157,7 +158,7 @@ void ControlThread::turn() {
     // Our descriptors lie in the program's table, and it closed them; or a filter came later.
     LOG_ERROR("the control thread cannot wait any more: error %d", errno);
     links_.drop_all();
-    is_quitting_ = true;
+    is_quitting_ = has_failed_ = true;
   }
   for (const Ready& each : std::span(ready).first(count.value_or(0))) {
     switch (each.what.source) {

@@ -83,6 +83,7 @@ class ControlThread {
   Instant no_accept_before_;
   bool is_listening_ = true;
   bool is_quitting_ = false;
+  bool has_failed_ = false;
 };
 
 }  // namespace verbena::host

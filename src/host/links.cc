@@ -216,6 +216,18 @@ void Links::tend() {
   if (greeting_ > 0 || std::exchange(is_starved_, false)) tend_entries();
   sweep();
   tend_wanted();
+  tell_answers();
+}
+
+void Links::end() {
+  drop_all();
+  for (const auto& [slot, wanted] : wanted_)
+    answer(slot, std::nullopt, Refusal::kNobody);
+  sweep();
+  tell_answers();
+}
+
+void Links::tell_answers() {
   for (const Answer& each : std::exchange(answers_, {})) {
     // An answer may have been given already for the same slot.
     if (wanted_.erase(each.slot) == 0) continue;

@@ -80,6 +80,8 @@ class Links {
   Instant next_deadline() const;
   // All links are lost.
   void drop_all();
+  // There will be no turn any more: who is wanted is not reached.
+  void end();
 
  private:
   static constexpr unsigned kGreetingMax = 64;
@@ -139,6 +141,7 @@ class Links {
   void answer(SlotNumber slot, std::optional<PeerId> reached, Refusal why);
   void tend_entries();
   void sweep();
+  void tell_answers();
   void tend_wanted();
 
   ControlEvents& events_;

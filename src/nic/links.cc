@@ -39,12 +39,20 @@ void Links::started(host::Control& control) {
 }
 
 void Links::connect(QpNum qp) {
-  const std::lock_guard guard(looking_lock_);
-  looking_.push_back(qp);
-  // One task for all: a program may connect faster than the control thread, which keeps a limited
-  // number of them.
-  const bool is_asked = looking_.size() > 1;
-  if (!is_asked && !control_->submit([this] { look_for_peers(); })) looking_.clear();
+  std::vector<QpNum> refused;
+  {
+    const std::lock_guard guard(looking_lock_);
+    looking_.push_back(qp);
+    // One task for all: a program may connect faster than the control thread, which keeps a limited
+    // number of them.
+    const bool is_asked = looking_.size() > 1;
+    if (!is_asked && !control_->submit([this] { look_for_peers(); })) {
+      refused = std::exchange(looking_, {});
+    }
+  }
+  // The control thread ended, for want of its descriptors: nobody will be found.
+  for (const QpNum each : refused)
+    absent(each, std::nullopt);
 }
 
 void Links::look_for_peers() {
@@ -108,13 +116,13 @@ void Links::slot_unreachable(SlotNumber slot, host::Refusal why) {
   }
 }
 
-void Links::absent(QpNum number, SlotNumber slot) {
+void Links::absent(QpNum number, std::optional<SlotNumber> slot) {
   const QpTable::Reading reading(nic_.queue_pairs());
   Qp* qp = nic_.queue_pairs().find(number);
   if (!qp) return;
   const std::lock_guard guard(qp->pair.lock());
-  const bool is_looked_for =
-      qp->connecting == Connecting::kLooking && qp->pair.attributes().destination.slot() == slot;
+  const bool is_looked_for = qp->connecting == Connecting::kLooking &&
+                             (!slot || qp->pair.attributes().destination.slot() == *slot);
   if (!is_looked_for) return;
   qp->connecting = Connecting::kRefused;
   qp->ring()->peer_absent();

@@ -24,6 +24,7 @@
 #include <map>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <set>
 #include <span>
 #include <vector>
@@ -177,7 +178,8 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   bool is_wanted(Qp& qp, const Offer& offer) const;
   void hold_back(const Offer& offer, Process& process);
   void make_offer(const Offer& offer, Process& process);
-  void absent(QpNum number, SlotNumber slot);
+  // None: whichever it looks for.
+  void absent(QpNum number, std::optional<SlotNumber> slot);
   void give_up(QpNum number);
   void send(Process& process, const Message& message, const host::PrivateFd* attachment);
   void hear_self();
