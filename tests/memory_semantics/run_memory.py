@@ -64,6 +64,10 @@ WITH_REFUSALS = (
     "handlers",
 )
 REFUSALS = (["userfaultfd"], ["process_vm_readv", "process_vm_writev"])
+# What a program says to the kernel about memory while it is registered: means the same only with
+# our preload, which hears it.
+WITH_PRELOAD = ("dontneed-registered", "free-registered", "mremap-registered", "flags-meanwhile")
+PRELOAD = "libverbena-preload.so"
 # What cannot be as it should where memory is adopted: the scenario, how it must fail, and why. When
 # it passes it is to go from here.
 KNOWN_LIMITS = {
@@ -110,6 +114,10 @@ class Places:
             shutil.copy(pathlib.Path(options.library) / name, self.folder)
         for name in ("memory_probe", "environment_deny", "libmemory_careless.so"):
             shutil.copy(pathlib.Path(options.programs) / name, self.folder)
+        self.preload = []
+        if (pathlib.Path(options.library) / PRELOAD).exists():
+            shutil.copy(pathlib.Path(options.library) / PRELOAD, self.folder)
+            self.preload = [self.path(PRELOAD)]
 
     def path(self, name):
         return str(self.folder / name)
@@ -270,7 +278,14 @@ def run_mode(report, runner, mode, is_brief):
 
     def case(name, what="", **how):
         title = f"{mode}: {name}{what}" if mode else f"{name}{what}"
-        run = runner.run_limited if name in KNOWN_LIMITS and runner.adopts() else runner.run
+        run = runner.run
+        if name in KNOWN_LIMITS and runner.adopts():
+            run = runner.run_limited
+        elif name in WITH_PRELOAD and runner.adopts():
+            if not runner.places.preload:
+                report.skip(title, f"{PRELOAD} is not there: build it first")
+                return
+            how["preload"] = runner.places.preload
         report.case(title, lambda: run(name, **how))
 
     for name in runner.names():
