@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstring>
 #include <fstream>
 #include <mutex>
 #include <string>
@@ -218,15 +219,23 @@ TEST_F(PeerMemoryTest, AMappingStaysWhileASectionUsesIt) {
   target.show();
   std::atomic<bool> stop{false};
   std::atomic<int> faults{0};
+  std::atomic<int> others{0};
   std::atomic<int> used{0};
+  constexpr std::uint8_t kFirst = 0x11, kSecond = 0x22;
+  std::memset(target.memory, kFirst, 4096);
+  std::memset(target.memory + 4096, kSecond, 4096);
   std::thread user([&] {
     while (!stop.load(std::memory_order_relaxed)) {
       const std::lock_guard section(lock);
       const auto region = peer.find(kKey);
       if (!region || !region->base) continue;
-      const std::byte value{1};
+      // Half of the time the other one goes on meanwhile.
+      if (used % 2) std::this_thread::yield();
+      std::byte value{};
       const std::uint64_t last = region->mapped.end - region->mapped.begin - 1;
-      faults += !memory::guarded_copy(region->base + last, &value, 1);
+      faults += !memory::guarded_copy(&value, region->base + last, 1);
+      // What was mapped at the same address meanwhile is something else.
+      others += value != std::byte{region->mapped.offset == 0 ? kFirst : kSecond};
       ++used;
     }
   });
@@ -245,6 +254,7 @@ TEST_F(PeerMemoryTest, AMappingStaysWhileASectionUsesIt) {
   stop = true;
   user.join();
   EXPECT_EQ(faults, 0);
+  EXPECT_EQ(others, 0);
 }
 
 }  // namespace
