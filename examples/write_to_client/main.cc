@@ -54,6 +54,7 @@ namespace {
       "  -b ADDRESS   where the server listens (127.0.0.1)\n"
       "  -n BYTES     make up so much data instead of reading a file (1 GiB)\n"
       "  -r FD        write results to this descriptor, as `name value` lines\n"
+      "  -w FD        (server) write no data before this descriptor gives a byte or ends\n"
       "  -q           print no progress\n",
       status == 0 ? stdout : stderr);
   std::exit(status);
@@ -72,7 +73,7 @@ std::uint64_t number(const char* text, std::uint64_t most) {
 Options parse(int argc, char** argv) {
   Options options;
   options.generate = std::uint64_t{1} << 30;
-  for (int option = 0; (option = getopt(argc, argv, "d:x:p:b:n:r:qh")) != -1;) {
+  for (int option = 0; (option = getopt(argc, argv, "d:x:p:b:n:r:w:qh")) != -1;) {
     switch (option) {
       case 'd': options.device = optarg; break;
       case 'x': options.gid_index = static_cast<int>(number(optarg, 255)); break;
@@ -80,6 +81,7 @@ Options parse(int argc, char** argv) {
       case 'b': options.address = optarg; break;
       case 'n': options.generate = number(optarg, std::uint64_t{1} << 46); break;
       case 'r': options.report = static_cast<int>(number(optarg, 1 << 20)); break;
+      case 'w': options.wait_for = static_cast<int>(number(optarg, 1 << 20)); break;
       case 'q': options.quiet = true; break;
       case 'h': usage(0);
       default: usage(2);

@@ -5,9 +5,17 @@
 //     |  <------------ TCP: connects ------------------  |
 //     |  ---- TCP: size, checksum, queue pair -------->  |  allocates and registers memory
 //     |  <--- TCP: address, key, queue pair -----------  |  sleeps in ibv_get_cq_event
+//     |  ==== RDMA WRITE, a few bytes, twice ==========> |
+//     |  (with -w: waits; the client may be stopped now) |
+//     |  ==== RDMA WRITE, a few bytes =================> |
 //     |  ==== RDMA WRITE, 1 MiB each, many at once ===>  |
-//     |  ==== the last one: RDMA WRITE with immediate => |  wakes up, checks its memory
+//     |  ==== an empty RDMA WRITE with immediate ======> |  wakes up, checks its memory
 //     |  <--- TCP: verdict ----------------------------  |
+//
+// Plain WRITEs ask nothing of the client's program, so it may be stopped while they come; the one
+// with immediate takes a receive and needs the client. For a program above us the server reports
+// `connected` after the first few bytes, `moving` (with the bytes so far) when the second ones have
+// arrived and now and then from there on, and `written` when all the data has.
 #pragma once
 
 #include <cstdint>
@@ -22,11 +30,13 @@ struct Options {
   std::uint16_t port = 0;      // of the TCP connection; the server takes a free one for 0
   std::uint64_t generate = 0;  // bytes of data to make up when there is no file
   std::string file;
-  int report = -1;  // a descriptor for "name value" lines, for the program above us
+  int report = -1;    // a descriptor for "name value" lines, for the program above us
+  int wait_for = -1;  // a descriptor: the server writes no data before it gives a byte or ends
   bool quiet = false;
 };
 
 inline constexpr std::uint32_t kDone = 0xD04E;  // the immediate data of the last WRITE
+inline constexpr std::uint32_t kGreetingBytes = 16;
 inline constexpr std::uint32_t kPieceBytes = 1u << 20;
 inline constexpr unsigned kPiecesInFlight = 32;
 

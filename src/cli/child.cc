@@ -27,7 +27,8 @@ constexpr std::size_t kOutputMax = 1 << 20;
 constexpr unsigned kTcpListen = 0x0A;  // in /proc/net/tcp
 
 // In the child: nothing but system calls.
-[[noreturn]] void become(char** words, int output, int inherited, pid_t parent) {
+[[noreturn]] void become(char** words, int output, const std::vector<int>& inherited,
+                         pid_t parent) {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   if (getppid() != parent) _exit(127);  // it died before we asked
   if (output >= 0) {
@@ -35,9 +36,15 @@ constexpr unsigned kTcpListen = 0x0A;  // in /proc/net/tcp
     if (nothing < 0 || dup2(nothing, STDIN_FILENO) < 0) _exit(127);
     if (dup2(output, STDOUT_FILENO) < 0 || dup2(output, STDERR_FILENO) < 0) _exit(127);
   }
-  if (inherited >= 0) fcntl(inherited, F_SETFD, 0);
+  for (const int descriptor : inherited)
+    fcntl(descriptor, F_SETFD, 0);
   execvp(words[0], words);
   _exit(127);
+}
+
+void pause_between_looks() {
+  const timespec pause = {.tv_sec = 0, .tv_nsec = kLookNanoseconds};
+  nanosleep(&pause, nullptr);
 }
 
 bool has_listener(const char* table, unsigned port) {
@@ -91,17 +98,62 @@ std::optional<int> Child::wait(double seconds) {
     int raw = 0;
     const pid_t ended = waitpid(pid_, &raw, WNOHANG);
     if (ended == pid_) {
-      status_ = WIFEXITED(raw) ? WEXITSTATUS(raw) : 128 + WTERMSIG(raw);
+      note_end(raw);
     } else if (ended < 0 && errno != EINTR) {
       status_ = 127;
     } else if (seconds_now() >= end) {
       return std::nullopt;
     } else {
-      const timespec pause = {.tv_sec = 0, .tv_nsec = kLookNanoseconds};
-      nanosleep(&pause, nullptr);
+      pause_between_looks();
     }
   }
   return status_;
+}
+
+void Child::note_end(int raw) { status_ = WIFEXITED(raw) ? WEXITSTATUS(raw) : 128 + WTERMSIG(raw); }
+
+bool Child::stop(double seconds) {
+  if (pid_ < 0 || status_ || ::kill(pid_, SIGSTOP) != 0) return false;
+  for (const double end = seconds_now() + seconds; seconds_now() < end; pause_between_looks()) {
+    int raw = 0;
+    const pid_t changed = waitpid(pid_, &raw, WNOHANG | WUNTRACED);
+    if (changed != pid_) continue;
+    if (WIFSTOPPED(raw)) return stands_still(end);
+    note_end(raw);
+    return false;
+  }
+  return false;
+}
+
+// The last thread to stop says so before it leaves its processor.
+bool Child::stands_still(double end) const {
+  for (auto before = cpu_nanoseconds(); seconds_now() < end;) {
+    pause_between_looks();
+    const auto after = cpu_nanoseconds();
+    if (before == after) return true;
+    before = after;
+  }
+  return false;
+}
+
+void Child::resume() {
+  if (pid_ >= 0 && !status_) ::kill(pid_, SIGCONT);
+}
+
+bool Child::was_resumed() {
+  int raw = 0;
+  if (pid_ < 0 || status_ || waitpid(pid_, &raw, WNOHANG | WCONTINUED) != pid_) return false;
+  if (!WIFCONTINUED(raw)) note_end(raw);
+  return WIFCONTINUED(raw);
+}
+
+std::optional<std::uint64_t> Child::cpu_nanoseconds() const {
+  clockid_t clock = 0;
+  timespec time = {};
+  if (pid_ < 0 || status_ || clock_getcpuclockid(pid_, &clock) != 0) return std::nullopt;
+  if (clock_gettime(clock, &time) != 0) return std::nullopt;
+  return static_cast<std::uint64_t>(time.tv_sec) * 1'000'000'000 +
+         static_cast<std::uint64_t>(time.tv_nsec);
 }
 
 void Child::kill() {

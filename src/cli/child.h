@@ -5,6 +5,7 @@
 
 #include <sys/types.h>
 
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <vector>
@@ -18,7 +19,7 @@ class Child {
  public:
   struct Options {
     bool captures_output = true;  // else it writes where we write
-    int inherited = -1;           // a descriptor that it keeps, under the same number
+    std::vector<int> inherited;   // descriptors that it keeps, under the same numbers
   };
   static Result<Child, std::string> start(const std::vector<std::string>& words, Options options);
 
@@ -32,11 +33,23 @@ class Child {
   // Its exit status (128 + N for signal N) once it has ended, looked at for so long.
   std::optional<int> wait(double seconds);
   void kill();
+
+  // Stops it by SIGSTOP. True once every thread of it stands still; false where it has ended, or
+  // does not stop in this time.
+  bool stop(double seconds);
+  void resume();
+  // Whether somebody has let it go on since it was stopped, or since this was asked.
+  bool was_resumed();
+  // Processor time of all its threads so far; nothing where the system does not tell.
+  std::optional<std::uint64_t> cpu_nanoseconds() const;
+
   // What it has written so far.
   std::string output() const;
 
  private:
   Child(pid_t pid, UniqueFd output) : pid_(pid), output_(std::move(output)) {}
+  void note_end(int raw);
+  bool stands_still(double end) const;
 
   pid_t pid_ = -1;
   std::optional<int> status_;

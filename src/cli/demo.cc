@@ -108,7 +108,7 @@ void introduce(const WriteToClient& job) {
   fmt::print("  data    {}{}\n", spell_bytes(job.bytes),
              job.file.empty() ? ", made up" : ", " + job.file);
   fmt::print("  client  registers memory, tells the server its address and key, and sleeps\n");
-  fmt::print("  server  writes there with RDMA WRITE; the client takes no part in it\n\n");
+  fmt::print("  server  writes there with RDMA WRITE; the client takes no part in it\n");
   std::fflush(stdout);
 }
 
@@ -120,8 +120,9 @@ std::vector<Row> rows_of(const Written& written) {
            fmt::format("{} in {} piece{}", spell_bytes(written.bytes), spell_count(written.pieces),
                        written.pieces == 1 ? "" : "s"),
            spell_rate(rate)},
-          {"the client meanwhile", "slept in ibv_get_cq_event",
-           fmt::format("{:.1f} ms of CPU", written.client_thread_seconds * 1e3)},
+          {"the client meanwhile",
+           written.was_stopped ? "stopped (SIGSTOP)" : "took part (was not stopped)",
+           fmt::format("{:.1f} ms of CPU", written.client_seconds * 1e3)},
           {"its memory afterwards", "XXH64 " + written.checksum,
            fmt::format("right, checked at {}", spell_rate(check_rate))}};
 }

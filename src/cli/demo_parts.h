@@ -12,7 +12,7 @@
 
 namespace verbena::cli {
 
-// A server writes into the memory of a client.
+// A server writes into the memory of a client, which is stopped meanwhile.
 struct WriteToClient {
   std::string program;  // verbena-write-to-client
   std::string device;
@@ -24,7 +24,8 @@ struct Written {
   std::uint64_t pieces = 0;
   double seconds = 0;
   double check_seconds = 0;
-  double client_thread_seconds = 0;  // processor time of the client's program while it slept
+  bool was_stopped = false;   // the client, from before the first byte of the data to the last
+  double client_seconds = 0;  // processor time of the client's process while the data came
   std::string checksum;
 };
 Result<Written, std::string> write_to_client(const WriteToClient& job);
@@ -43,9 +44,6 @@ Result<Figure, std::string> measure(Bench bench, const std::string& device);
 
 // What a bench's output says; nothing where it holds no result.
 std::optional<Figure> read_figure(Bench bench, std::string_view output);
-
-// The content of a file "name value" lines as the demo's programs report them.
-std::optional<std::string> value_in(std::string_view lines, std::string_view name);
 
 // Memory that can be used here without hurting anybody: of the machine and of the control group.
 std::uint64_t available_memory();

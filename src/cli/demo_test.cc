@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: MIT
 #include <gtest/gtest.h>
+#include <signal.h>
+#include <sys/wait.h>
+#include <time.h>
+#include <unistd.h>
 
+#include "cli/child.h"
 #include "cli/demo_parts.h"
+#include "cli/demo_report.h"
 #include "cli/terminal.h"
 
 namespace verbena::cli {
@@ -51,6 +57,66 @@ TEST(Report, HasAValueOnceItsLineIsComplete) {
   EXPECT_EQ(value_in("port 12\nbytes 7", "bytes"), std::nullopt);
   EXPECT_EQ(value_in("ports 12\n", "port"), std::nullopt);
   EXPECT_EQ(value_in("", "port"), std::nullopt);
+}
+
+TEST(Report, EndsWithItsWriter) {
+  Report report;
+  ASSERT_GE(report.write_end(), 0);
+  ASSERT_EQ(write(report.write_end(), "port 12\nmov", 11), 11);
+  EXPECT_EQ(report.wait_for("port", 10), "12");
+  EXPECT_EQ(report.wait_while_moving("written", 0.01), std::nullopt);
+  EXPECT_FALSE(report.has_ended());
+  report.started();
+  EXPECT_EQ(report.wait_for("written", 10), std::nullopt);
+  EXPECT_TRUE(report.has_ended());
+}
+
+// It counts in a loop, so that it uses processor time whenever it may.
+Result<Child, std::string> start_busy() {
+  return Child::start({"sh", "-c", "while :; do :; done"}, {});
+}
+
+void sleep_a_little() {
+  const timespec pause = {.tv_sec = 0, .tv_nsec = 50'000'000};
+  nanosleep(&pause, nullptr);
+}
+
+TEST(Child, UsesNoProcessorWhileItIsStopped) {
+  auto child = start_busy();
+  ASSERT_TRUE(child);
+  ASSERT_TRUE(child->stop(10));
+  const auto before = child->cpu_nanoseconds();
+  ASSERT_TRUE(before);
+  sleep_a_little();
+  EXPECT_EQ(child->cpu_nanoseconds(), before);
+  EXPECT_FALSE(child->was_resumed());
+  child->resume();
+  for (const double end = seconds_now() + 10;
+       child->cpu_nanoseconds() == before && seconds_now() < end;) {
+    sleep_a_little();
+  }
+  EXPECT_GT(child->cpu_nanoseconds(), before);
+  EXPECT_TRUE(child->was_resumed());
+  EXPECT_FALSE(child->was_resumed());
+}
+
+TEST(Child, ThatHasEndedIsNotStopped) {
+  auto child = Child::start({"false"}, {});
+  ASSERT_TRUE(child);
+  siginfo_t end = {};
+  ASSERT_EQ(waitid(P_PID, static_cast<id_t>(child->pid()), &end, WEXITED | WNOWAIT), 0);
+  EXPECT_FALSE(child->stop(10));
+  EXPECT_EQ(child->wait(0), 1);
+  EXPECT_EQ(child->cpu_nanoseconds(), std::nullopt);
+}
+
+TEST(Child, MayDieWhileItIsStopped) {
+  auto child = start_busy();
+  ASSERT_TRUE(child);
+  ASSERT_TRUE(child->stop(10));
+  ASSERT_EQ(kill(child->pid(), SIGKILL), 0);
+  EXPECT_EQ(child->wait(10), 128 + SIGKILL);
+  EXPECT_FALSE(child->was_resumed());
 }
 
 TEST(FittingSize, LeavesRoomForTwoCopies) {

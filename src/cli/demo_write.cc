@@ -1,153 +1,139 @@
 // SPDX-License-Identifier: MIT
-// The main job of the demo: two processes, one writes into the memory of the other.
+// The main job of the demo: two processes, one writes into the memory of the other, which is
+// stopped while that happens.
 #include <fcntl.h>
 #include <fmt/format.h>
-#include <poll.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cerrno>
-#include <cstdlib>
+#include <cstdio>
 #include <cstring>
-#include <fstream>
-#include <limits>
+#include <utility>
 #include <vector>
 
 #include "base/unique_fd.h"
 #include "cli/child.h"
 #include "cli/demo_parts.h"
+#include "cli/demo_report.h"
 
 namespace verbena::cli {
 namespace {
 
 constexpr double kPrepareSeconds = 300;  // a slow machine makes up its data
 constexpr double kSlowestBytesASecond = 20e6;
-constexpr std::uint64_t kMebi = 1u << 20;
-constexpr std::uint64_t kSlack = 128 * kMebi;  // for the programs themselves
-constexpr std::uint64_t kSizeMin = kMebi;
+constexpr double kStopSeconds = 5;
+constexpr double kSilenceSeconds = 2;  // without any news of the data
 
-// What a child reports by "name value" lines, collected as it comes.
-class Report {
- public:
-  Report() {
+// The server waits for the end of this pipe.
+struct StartSignal {
+  static Result<StartSignal, std::string> make() {
     int ends[2] = {-1, -1};
-    if (pipe2(ends, O_CLOEXEC) == 0) {
-      read_ = UniqueFd(ends[0]);
-      write_ = UniqueFd(ends[1]);
-    }
+    if (pipe2(ends, O_CLOEXEC) != 0) return refuse(fmt::format("pipe: {}", std::strerror(errno)));
+    return StartSignal{.read = UniqueFd(ends[0]), .write = UniqueFd(ends[1])};
   }
-  int write_end() const { return write_.get(); }
-  // The child has it now; when it ends, so does the report.
-  void started() { write_.reset(); }
-  const std::string& text() const { return text_; }
+  void give() { write.reset(); }
 
-  // Waits for a value; nothing where the child ended before, or time is up.
-  std::optional<std::string> wait_for(std::string_view name, double seconds) {
-    const double end = seconds_now() + seconds;
-    for (;;) {
-      if (std::optional<std::string> value = value_in(text_, name)) return value;
-      const double left = end - seconds_now();
-      if (left <= 0 || !read_more(static_cast<int>(left * 1000))) return std::nullopt;
-    }
-  }
-  void read_to_end() {
-    while (read_more(1000)) {
-    }
-  }
-
- private:
-  bool read_more(int milliseconds) {
-    pollfd one = {.fd = read_.get(), .events = POLLIN, .revents = 0};
-    const int ready = poll(&one, 1, milliseconds);
-    if (ready < 0 && errno == EINTR) return true;
-    if (ready <= 0) return false;
-    char part[512];
-    const ssize_t length = read(read_.get(), part, sizeof part);
-    if (length > 0) text_.append(part, static_cast<std::size_t>(length));
-    return length > 0;
-  }
-
-  UniqueFd read_;
-  UniqueFd write_;
-  std::string text_;
+  UniqueFd read;
+  UniqueFd write;
 };
 
-double number_in(const Report& report, std::string_view name) {
-  return std::atof(value_in(report.text(), name).value_or("0").c_str());
+// A child that is stopped for as long as this lives. Should we be killed, it is killed, too.
+class Stopped {
+ public:
+  explicit Stopped(Child& child) : child_(child), is_stopped_(child.stop(kStopSeconds)) {}
+  ~Stopped() { child_.resume(); }
+  Stopped(const Stopped&) = delete;
+  Stopped& operator=(const Stopped&) = delete;
+  explicit operator bool() const { return is_stopped_; }
+
+ private:
+  Child& child_;
+  bool is_stopped_;
+};
+
+void say(const std::string& line) {
+  fmt::print("  {}\n", line);
+  std::fflush(stdout);
 }
 
-Result<Child, std::string> start(const std::vector<std::string>& words, Report& report) {
-  Result<Child, std::string> child =
-      Child::start(words, {.captures_output = false, .inherited = report.write_end()});
+// Lets the data come while the client is stopped. The client's processor time meanwhile; nothing
+// where it had to take part.
+std::optional<double> write_to_stopped(Child& client, Report& server, StartSignal& signal) {
+  const Stopped stopped(client);
+  if (!stopped) {
+    say("client  could not be stopped\n");
+    signal.give();
+    return std::nullopt;
+  }
+  say("client  is stopped by SIGSTOP while the data comes\n");
+  const auto before = client.cpu_nanoseconds();
+  client.was_resumed();  // forget what was before
+  signal.give();
+  const bool is_written = server.wait_while_moving("written", kSilenceSeconds).has_value();
+  const auto after = client.cpu_nanoseconds();
+  if (client.was_resumed()) {
+    say("client  was let go on by somebody else");
+    return std::nullopt;
+  }
+  if (!is_written) {
+    if (!server.has_ended()) {
+      say(fmt::format("client  goes on by SIGCONT: nothing moved for {:.0f} s, it has to take part",
+                      kSilenceSeconds));
+    }
+    return std::nullopt;
+  }
+  if (!before || !after) {
+    say("client  goes on by SIGCONT; the system does not tell its CPU time");
+    return std::nullopt;
+  }
+  const double seconds = static_cast<double>(*after - *before) * 1e-9;
+  say(fmt::format("client  goes on by SIGCONT; it has used {:.1f} ms of CPU meanwhile",
+                  seconds * 1e3));
+  return seconds;
+}
+
+Result<Child, std::string> start_server(const WriteToClient& job, Report& report,
+                                        StartSignal& signal) {
+  const int reports_to = report.write_end();
+  std::vector<std::string> words = {job.program, "server",
+                                    "-d",        job.device,
+                                    "-r",        std::to_string(reports_to),
+                                    "-w",        std::to_string(signal.read.get())};
+  if (job.file.empty()) {
+    words.insert(words.end(), {"-n", std::to_string(job.bytes)});
+  } else {
+    words.insert(words.end(), {"--", job.file});
+  }
+  Result<Child, std::string> server =
+      Child::start(words, {.captures_output = false, .inherited = {reports_to, signal.read.get()}});
   report.started();
-  return child;
+  signal.read.reset();
+  return server;
 }
 
-std::uint64_t number_in_file(const std::string& path, std::uint64_t otherwise) {
-  std::ifstream file(path);
-  std::uint64_t number = 0;
-  return file >> number ? number : otherwise;
+Result<Child, std::string> start_client(const WriteToClient& job, const std::string& port,
+                                        Report& report) {
+  const int reports_to = report.write_end();
+  Result<Child, std::string> client = Child::start(
+      {job.program, "client", "-d", job.device, "-p", port, "-r", std::to_string(reports_to)},
+      {.captures_output = false, .inherited = {reports_to}});
+  report.started();
+  return client;
 }
 
-std::uint64_t kibibytes_in_meminfo(std::string_view name) {
-  std::ifstream file("/proc/meminfo");
-  std::string word;
-  std::uint64_t number = 0;
-  while (file >> word) {
-    if (word == name && file >> number) return number;
-  }
-  return 0;
-}
-
-// Where the control group of this process is mounted (cgroup v2), in a container its root.
-std::string control_group() {
-  std::ifstream file("/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("0::")) return "/sys/fs/cgroup" + line.substr(3);
-  }
-  return "/sys/fs/cgroup";
-}
-
-Written result_of(const Report& server, const Report& client) {
+Written result_of(const Report& server, const Report& client, std::optional<double> stopped) {
   Written written;
-  written.bytes = static_cast<std::uint64_t>(number_in(server, "bytes"));
-  written.pieces = static_cast<std::uint64_t>(number_in(server, "pieces"));
-  written.seconds = number_in(server, "seconds");
-  written.checksum = value_in(server.text(), "checksum").value_or("");
-  written.check_seconds = number_in(client, "check_seconds");
-  written.client_thread_seconds = number_in(client, "client_thread_seconds");
+  written.bytes = static_cast<std::uint64_t>(server.number("bytes"));
+  written.pieces = static_cast<std::uint64_t>(server.number("pieces"));
+  written.seconds = server.number("written");
+  written.checksum = server.value("checksum").value_or("");
+  written.check_seconds = client.number("check_seconds");
+  written.was_stopped = stopped.has_value();
+  written.client_seconds = stopped.value_or(client.number("client_process_seconds"));
   return written;
 }
 
 }  // namespace
-
-std::optional<std::string> value_in(std::string_view lines, std::string_view name) {
-  while (!lines.empty()) {
-    const std::size_t end = lines.find('\n');
-    if (end == std::string_view::npos) return std::nullopt;  // still being written
-    const std::string_view line = lines.substr(0, end);
-    if (line.starts_with(name) && line.substr(name.size()).starts_with(' ')) {
-      return std::string(line.substr(name.size() + 1));
-    }
-    lines.remove_prefix(end + 1);
-  }
-  return std::nullopt;
-}
-
-std::uint64_t available_memory() {
-  const std::uint64_t machine = kibibytes_in_meminfo("MemAvailable:") * 1024;
-  const std::string group = control_group();
-  constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
-  const std::uint64_t most = number_in_file(group + "/memory.max", kNoLimit);
-  const std::uint64_t used = number_in_file(group + "/memory.current", 0);
-  return std::min(machine, most > used ? most - used : 0);
-}
-
-std::uint64_t fitting_size(std::uint64_t wanted, std::uint64_t available) {
-  while (wanted > kSizeMin && 2 * wanted + kSlack > available)
-    wanted /= 2;
-  return wanted;
-}
 
 Result<Written, std::string> write_to_client(const WriteToClient& job) {
   Report server_report;
@@ -155,23 +141,21 @@ Result<Written, std::string> write_to_client(const WriteToClient& job) {
   if (server_report.write_end() < 0 || client_report.write_end() < 0) {
     return refuse(fmt::format("pipe: {}", std::strerror(errno)));
   }
-  std::vector<std::string> words = {
-      job.program, "server", "-d", job.device, "-r", std::to_string(server_report.write_end())};
-  if (job.file.empty()) {
-    words.insert(words.end(), {"-n", std::to_string(job.bytes)});
-  } else {
-    words.insert(words.end(), {"--", job.file});
-  }
-  Result<Child, std::string> server = start(words, server_report);
+  Result<StartSignal, std::string> signal = StartSignal::make();
+  if (!signal) return refuse(signal.error());
+  Result<Child, std::string> server = start_server(job, server_report, *signal);
   if (!server) return refuse(server.error());
   const std::optional<std::string> port = server_report.wait_for("port", kPrepareSeconds);
   if (!port) return refuse(std::string("the server did not come up"));
-
-  const std::string report = std::to_string(client_report.write_end());
-  Result<Child, std::string> client =
-      start({job.program, "client", "-d", job.device, "-p", *port, "-r", report}, client_report);
+  Result<Child, std::string> client = start_client(job, *port, client_report);
   if (!client) return refuse(client.error());
 
+  // Where they do not connect, they say why themselves.
+  std::optional<double> stopped;
+  if (server_report.wait_for("connected", kPrepareSeconds)) {
+    stopped = write_to_stopped(*client, server_report, *signal);
+  }
+  signal->give();
   const double patience = kPrepareSeconds + static_cast<double>(job.bytes) / kSlowestBytesASecond;
   const std::optional<int> client_status = client->wait(patience);
   if (!client_status) return refuse(std::string("the client did not finish"));
@@ -180,7 +164,7 @@ Result<Written, std::string> write_to_client(const WriteToClient& job) {
   if (server_status != 0) return refuse(std::string("the server failed"));
   server_report.read_to_end();
   client_report.read_to_end();
-  return result_of(server_report, client_report);
+  return result_of(server_report, client_report, stopped);
 }
 
 }  // namespace verbena::cli

@@ -1,6 +1,7 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-"""The demo, quickly: files of awkward sizes arrive, wrong input is refused in words.
+"""The demo, quickly: files of awkward sizes arrive while their client is stopped, wrong input is
+refused in words, and nobody is left behind, or stopped.
 
 Usage: run_demo.py BUILD_FOLDER. Prints what fails, and closes with `N passed, N failed`.
 """
@@ -8,6 +9,7 @@ Usage: run_demo.py BUILD_FOLDER. Prints what fails, and closes with `N passed, N
 import os
 import pathlib
 import re
+import signal
 import subprocess
 import sys
 import tempfile
@@ -16,6 +18,10 @@ import time
 from harness import Verbena
 
 PIECE = 1 << 20
+STOPPED_ROW = re.compile(r"the client meanwhile +stopped \(SIGSTOP\) +0\.0 ms of CPU")
+TOOK_PART_ROW = re.compile(
+    r"the client meanwhile +took part \(was not stopped\) +[\d.]+ ms of CPU")
+RIGHT_ROW = re.compile(r"its memory afterwards +XXH64 [0-9a-f]{16} +right")
 
 
 def files(verbena, scratch):
@@ -24,13 +30,39 @@ def files(verbena, scratch):
         path.write_bytes(os.urandom(size))
         result = verbena("demo", "--only-write", path)
         verbena.check(f"{size} bytes arrive", result.returncode == 0, result)
-        pieces = max(1, -(-size // PIECE))
+        pieces = -(-size // PIECE)
         verbena.check(f"{size} bytes in {pieces} pieces",
-                      f"in {pieces} piece" in result.stdout and "right" in result.stdout, result)
+                      f"in {pieces} piece" in result.stdout and RIGHT_ROW.search(result.stdout),
+                      result)
+        verbena.check(f"{size} bytes arrive at a stopped client",
+                      is_stopped_throughout(result.stdout), result)
     odd = scratch / "-o"
     odd.write_bytes(b"data")
     result = verbena("demo", "--only-write", "--", "-o", cwd=scratch)
     verbena.check("a name like an option", result.returncode == 0, result)
+
+
+def is_stopped_throughout(output):
+    return ("client  is stopped by SIGSTOP while the data comes" in output
+            and "has to take part" not in output and STOPPED_ROW.search(output))
+
+
+def ways(verbena):
+    """By the peer's memory without adoption; and by the ring, which needs the client."""
+    size = 20 * PIECE + 5
+    result = verbena("demo", "--only-write", "--bytes", size,
+                     environment={"VERBENA_ADOPT": "never"})
+    verbena.check("without adoption: stopped",
+                  result.returncode == 0 and is_stopped_throughout(result.stdout), result)
+    for size in (0, 1, size):
+        result = verbena("demo", "--only-write", "--bytes", size,
+                         environment={"VERBENA_PATH": "ring"})
+        verbena.check(f"{size} bytes by the ring arrive",
+                      result.returncode == 0 and RIGHT_ROW.search(result.stdout), result)
+        verbena.check("by the ring the client has to take part, and that is said",
+                      "it has to take part" in result.stdout
+                      and TOOK_PART_ROW.search(result.stdout)
+                      and "stopped (SIGSTOP)" not in result.stdout, result)
 
 
 def benches(verbena):
@@ -53,7 +85,7 @@ def wrong_input(verbena, scratch):
     pair = str(verbena.build / "bin/verbena-write-to-client")
     for words in ([], ["neither"], ["client"], ["server", "-p", "99999"], ["server", "-x", "9x"],
                   ["server", "-d", "none"], ["client", "-p", "1", "127.0.0.1"],
-                  ["server", "-x", "250"], ["server", str(scratch)]):
+                  ["server", "-x", "250"], ["server", str(scratch)], ["server", "-w", "x"]):
         result = verbena("run", pair, *words)
         verbena.check(f"{words} is refused", result.returncode in (1, 2) and result.stderr, result)
 
@@ -68,6 +100,65 @@ def deaths(verbena):
         verbena.check(f"death of the {victim} is noticed",
                       survivor.returncode == 1 and "write-to-client:" in errors,
                       f"status {survivor.returncode} after {seconds:.0f} s: {errors}")
+
+
+def deaths_of_the_demo(verbena):
+    """Whoever ends while the client is stopped: nobody is left, and none of them stopped."""
+    for victim, how in (("demo", signal.SIGINT), ("demo", signal.SIGTERM), ("demo", signal.SIGKILL),
+                        ("server", signal.SIGKILL), ("client", signal.SIGKILL)):
+        demo, server, client = demo_with_stopped_client(verbena)
+        doomed = dict(demo=demo.pid, server=server, client=client)[victim]
+        os.kill(doomed, how)
+        try:
+            _, errors = demo.communicate(timeout=30)
+        except subprocess.TimeoutExpired:
+            demo.kill()
+            demo.communicate()
+            errors = "it hangs"
+        if victim != "demo":
+            verbena.check(f"the demo says that its {victim} died",
+                          demo.returncode == 1 and "verbena demo:" in errors, errors)
+        deadline = time.monotonic() + 10
+        while (state_of(server) or state_of(client)) and time.monotonic() < deadline:
+            time.sleep(0.02)
+        verbena.check(f"nobody is left after {how.name} to the {victim}",
+                      not state_of(server) and not state_of(client),
+                      f"server {state_of(server)}, client {state_of(client)}")
+
+
+def demo_with_stopped_client(verbena):
+    """A demo, and the numbers of its server and client. By the ring, so that nothing moves while
+    the client is stopped: there is time to look."""
+    demo = subprocess.Popen(
+        [verbena.program, "demo", "--only-write", "--bytes", str(300 * PIECE)],
+        env=dict(verbena.environment, VERBENA_PATH="ring"), text=True,
+        stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+    for line in demo.stdout:
+        if "is stopped by SIGSTOP" in line:
+            break
+    with open(f"/proc/{demo.pid}/task/{demo.pid}/children", encoding="ascii") as children:
+        server, client = sorted(map(int, children.read().split()), key=start_time_of)
+    verbena.check("the client is stopped", state_of(client) == "T", state_of(client))
+    return demo, server, client
+
+
+def stat_of(process):
+    """The fields of /proc/PID/stat from the state on; none where there is no such process."""
+    try:
+        text = pathlib.Path(f"/proc/{process}/stat").read_text(encoding="utf8")
+    except (FileNotFoundError, ProcessLookupError):
+        return []
+    return text.rpartition(")")[2].split()
+
+
+def state_of(process):
+    """Its letter; nothing for one that is gone, or that only waits to be reaped."""
+    fields = stat_of(process)
+    return fields[0] if fields and fields[0] not in "ZX" else ""
+
+
+def start_time_of(process):
+    return (int(stat_of(process)[19]), process)
 
 
 def kill_one(verbena, victim):
@@ -113,7 +204,9 @@ def main():
         verbena = Verbena(sys.argv[1], scratch / "runtime")
         files(verbena, scratch)
         wrong_input(verbena, scratch)
+        ways(verbena)
         deaths(verbena)
+        deaths_of_the_demo(verbena)
         benches(verbena)
     return verbena.summary()
 
