@@ -18,7 +18,7 @@ constexpr std::uint64_t kShareOfAddressSpace = 16;
 // Counting mappings reads them all, so that is done now and then. Each range costs up to four.
 constexpr std::uint32_t kRangesPerSurvey = 256;
 constexpr std::uint32_t kMappingsOfUs = kRangesPerSurvey * 4;
-// With fewer it is done each time.
+// With fewer it is done each time that somebody on the host has aio.
 constexpr std::uint32_t kFewMappings = 1000;
 // Looking at all of them would take longer than memory should be withheld.
 constexpr std::uint64_t kThreadsMax = 256;
@@ -87,7 +87,7 @@ bool AdoptionLicense::has_mappings_left() {
 // Those of aio are mappings only.
 bool AdoptionLicense::may_have_asynchronous_io() {
   if (!minds_rings_) return false;
-  const bool is_told_otherwise = mappings_ > kFewMappings && is_without_aio();
+  const bool is_told_otherwise = mappings_ > kFewMappings / 4 && is_without_aio();
   return find_asynchronous_io(is_told_otherwise ? nullptr : &map_) != AsynchronousIo::kNone;
 }
 
@@ -98,7 +98,9 @@ Result<void, AdoptRefusal> AdoptionLicense::check_writers(bool is_seen) {
   const std::uint64_t threads_max = is_seen ? kThreadsMax : quiet_threads_;
   if (figures->threads > threads_max) return refuse(AdoptRefusal::kOtherThreads);
   if (!is_seen && figures->pinned_bytes != 0) return refuse(AdoptRefusal::kPinned);
-  if (may_have_asynchronous_io()) return refuse(AdoptRefusal::kAsynchronousIo);
+  // Reading many mappings each time would take too long.
+  const bool is_costly = minds_rings_ && mappings_ > kFewMappings && !is_without_aio();
+  if (is_costly || may_have_asynchronous_io()) return refuse(AdoptRefusal::kAsynchronousIo);
   return {};
 }
 
