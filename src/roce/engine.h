@@ -20,7 +20,8 @@
 // * Wire::transmit: wire::DatagramBuilder in the port's train of this path, payload by the source,
 //   finish() with the train's index as id. Outgoing::is_ecn_capable becomes the port's Ecn.
 // * set_in_flight(): this connection's share of the receive buffers of both ends.
-// * next_deadline() falls due often under loss, rarely else.
+// * Settings::selective and a reorder buffer only where both ends agreed (through ECE, or in the
+//   private data of their connection): a standard peer would misread the NAKs.
 //
 // Datagrams (UD) are received by receive() with the IP head, from which the GRH is made; whom they
 // go to is asked of Paths.

@@ -37,7 +37,7 @@ struct RcLoss : testing::Test {
   // Loses the first `times` packets of an end that `which` says.
   template <class Which>
   void lose(int from, unsigned times, Which which) {
-    world.link.tap = [this, from, times, which](int sender, const wire::Packet& packet) mutable {
+    world.link.tap = [from, times, which](int sender, const wire::Packet& packet) mutable {
       if (sender != from) return true;
       if (times == 0 || !which(packet)) return true;
       --times;

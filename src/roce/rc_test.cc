@@ -286,6 +286,76 @@ INSTANTIATE_TEST_SUITE_P(
                         Status::kRemoteInvalidRequest, qp::QpEvent::kRequestError}),
     [](const auto& bad) { return std::string(bad.param.name); });
 
+// What a peer sends packet by packet, and what becomes of it.
+struct RcRaw : testing::Test {
+  TestWorld world;
+  wire::Psn psn{0xFFFFF0};
+  std::vector<wire::Syndrome> answers;
+  void SetUp() override {
+    world.link.tap = [&](int from, const wire::Packet& packet) {
+      if (from == 1) answers.push_back(packet.syndrome);
+      return false;
+    };
+  }
+  void give(wire::Code code, std::size_t length, std::uint32_t dma_length = 0) {
+    const std::vector<std::byte> payload(length, std::byte{9});
+    wire::Packet packet;
+    packet.opcode = wire::Opcode::of(wire::Service::kRc, code);
+    packet.shape = &wire::shape_of(packet.opcode);
+    packet.psn = psn;
+    packet.remote_address = world.far().address(0);
+    packet.remote_key = world.far().key;
+    packet.dma_length = dma_length;
+    packet.payload = payload;
+    psn = psn.next();
+    world.far().give(packet, world.far().from_peer());
+  }
+  void expect_refused() {
+    world.run(Duration::microseconds(1));
+    EXPECT_EQ(world.far().pair.state(), qp::QpState::kError);
+    EXPECT_THAT(world.far().events, testing::Contains(qp::QpEvent::kRequestError));
+    EXPECT_THAT(answers, ElementsAre(wire::Syndrome::nak(wire::NakCode::kInvalidRequest)));
+  }
+};
+
+TEST_F(RcRaw, AWriteShorterThanItsDmaLengthIsRefused) {
+  give(wire::Code::kWriteFirst, 1024, 3000);
+  give(wire::Code::kWriteLast, 1024);
+  expect_refused();
+}
+
+TEST_F(RcRaw, AWriteLongerThanItsDmaLengthIsRefused) {
+  give(wire::Code::kWriteFirst, 1024, 3000);
+  give(wire::Code::kWriteMiddle, 1024);
+  give(wire::Code::kWriteMiddle, 1024);
+  expect_refused();
+  EXPECT_EQ(world.far().memory[2048], std::byte{0});
+}
+
+TEST_F(RcRaw, AMessageThatHasNotBegunIsRefused) {
+  give(wire::Code::kSendMiddle, 1024);
+  expect_refused();
+}
+
+TEST_F(RcRaw, AMessageInAnotherIsRefused) {
+  give(wire::Code::kWriteFirst, 1024, 3000);
+  give(wire::Code::kWriteOnly, 10, 10);
+  expect_refused();
+}
+
+TEST_F(RcRaw, APacketThatIsNotOfThePathMtuIsRefused) {
+  give(wire::Code::kWriteFirst, 2048, 3000);
+  expect_refused();
+}
+
+TEST_F(RcRaw, MoreReadsThanAgreedAreRefused) {
+  for (int i = 0; i < 4; ++i)
+    give(wire::Code::kReadRequest, 0, 1024);
+  EXPECT_EQ(world.far().pair.state(), qp::QpState::kReadyToSend);
+  give(wire::Code::kReadRequest, 0, 1024);
+  expect_refused();
+}
+
 TEST(Rc, RefusesAMessageLongerThanItsReceive) {
   TestWorld world;
   world.far().post_receive(1, 0, 3000);
