@@ -38,7 +38,7 @@ void SimCarrier::arrived(Packet packet) {
 
 // -- requester ----------------------------------------------------------------------------------
 
-void SimCarrier::issue(qp::SendWindow& window, qp::Budget& budget, Instant now) {
+void SimCarrier::issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
   wants_more_ = false;
   while (!budget.spent()) {
     const qp::Operation* op = window.next(now);
@@ -94,7 +94,7 @@ void SimCarrier::send(qp::SendWindow& window, const qp::Operation& op, Instant n
   side_.world().transmit(std::move(packet));
 }
 
-void SimCarrier::collect(qp::SendWindow& window, qp::Budget& budget, Instant now) {
+void SimCarrier::collect(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
   World& world = side_.world();
   if (lost_ && window.has_work()) {
     side_.sends().told_peer_lost();
@@ -181,7 +181,7 @@ void SimCarrier::tell_nonsense(qp::SendWindow& window, Instant now) {
 
 // -- responder ----------------------------------------------------------------------------------
 
-bool SimCarrier::serve(qp::Responder& responder, qp::Budget& budget, Instant) {
+bool SimCarrier::serve(qp::Responder& responder, qp::Budget& budget, const Now&) {
   while (!requests_.empty() && !budget.spent()) {
     if (is_next(requests_.front()) &&
         execute(requests_.front(), responder, budget) == Step::kPaused)

@@ -50,9 +50,9 @@ class SimCarrier final : public qp::Carrier {
   bool wants_more() const { return wants_more_; }
   bool is_idle() const { return requests_.empty() && replies_.empty(); }
 
-  void issue(qp::SendWindow& window, qp::Budget& budget, Instant now) override;
-  void collect(qp::SendWindow& window, qp::Budget& budget, Instant now) override;
-  bool serve(qp::Responder& responder, qp::Budget& budget, Instant now) override;
+  void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) override;
+  void collect(qp::SendWindow& window, qp::Budget& budget, const Now& now) override;
+  bool serve(qp::Responder& responder, qp::Budget& budget, const Now& now) override;
   std::optional<Instant> next_deadline() const override;
   bool quiesced() override { return true; }
 
