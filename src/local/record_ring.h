@@ -93,9 +93,7 @@ class RingReader {
       : memory_(memory), units_(units), words_(words) {}
 
   // One load: is there a record (or a filler) at our position?
-  bool has_record() const {
-    return next_tag().load(std::memory_order_acquire) == wanted_tag();
-  }
+  bool has_record() const { return next_tag().load(std::memory_order_acquire) == wanted_tag(); }
   // The next record: its first unit copied to `first`, its further units at `payload` (hostile, may
   // change any time), `units` in all. False when there is none or the ring is broken.
   bool peek(Unit& first, const std::byte*& payload, std::uint32_t& units);

@@ -14,8 +14,8 @@ namespace {
 
 std::unique_ptr<queues::ReceiveQueue> receives_for(const QpConfig& config) {
   if (config.shared_receives) return nullptr;
-  return std::make_unique<queues::ReceiveQueue>(config.receive_depth, config.receive_sge_max, nullptr,
-                                                queues::Takers::kOneAtATime);
+  return std::make_unique<queues::ReceiveQueue>(config.receive_depth, config.receive_sge_max,
+                                                nullptr, queues::Takers::kOneAtATime);
 }
 
 std::uint64_t total_length(std::span<const Sge> sges) {
