@@ -68,10 +68,8 @@ class Doorbell {
     } else {
       full_fence();
     }
-    if (page_.scans_all.load(std::memory_order_seq_cst) == 0) {
-      set(page_.ready[index / 64 % ProcessPage::kWords], index % 64);
-      set(page_.summary[index / 4096 % ProcessPage::kSummaryWords], index / 64 % 64);
-    }
+    // Bits are taken all the time, not only before sleeping: they need the fence.
+    if (page_.scans_all.load(std::memory_order_seq_cst) == 0) ring(index);
     if (page_.sleep_state.load(std::memory_order_seq_cst) != kAwake) [[unlikely]]
       wake();
   }
