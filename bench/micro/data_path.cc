@@ -56,7 +56,8 @@ struct End {
     wanted.qp_type = IBV_QPT_RC;
     qp = ibv_create_qp(world.pd, &wanted);
     require(send_cq && receive_cq && qp, "no queue pair");
-    mr = ibv_reg_mr(world.pd, memory.data(), memory.size(), IBV_ACCESS_LOCAL_WRITE);
+    const int access = IBV_ACCESS_LOCAL_WRITE;
+    mr = ibv_reg_mr(world.pd, memory.data(), memory.size(), access);
     require(mr, "no region");
   }
   ~End() {

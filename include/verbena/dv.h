@@ -74,6 +74,8 @@ void* verbena_dv_alloc(struct ibv_context* context, size_t length);
 // EINVAL (not such memory, or freed before), EIO, EOPNOTSUPP, EAGAIN.
 int verbena_dv_free(struct ibv_context* context, void* memory);
 
+// NOLINTBEGIN(readability-identifier-naming): the names of a C header, after those of verbs.
+
 // How peers on this host reach a region. A peer takes the quickest way that both sides have.
 enum verbena_dv_reach {
   // They send us the operation, and we execute it: any thread that polls, or the NIC's own.
@@ -119,6 +121,8 @@ struct verbena_dv_qp {
   uint64_t process_operations;  // by process_vm_writev and process_vm_readv
   uint64_t ring_operations;     // by the peer
 };
+
+// NOLINTEND(readability-identifier-naming)
 
 // EINVAL (a NULL), EIO, EOPNOTSUPP.
 int verbena_dv_query_qp(struct ibv_qp* qp, struct verbena_dv_qp* out);

@@ -11,12 +11,14 @@
 #include <cstddef>
 #include <cstdint>
 
+// NOLINTBEGIN(readability-identifier-naming): of the C headers.
 struct ibv_context;
 struct ibv_device;
 struct ibv_mr;
 struct ibv_qp;
 struct verbena_dv_mr;
 struct verbena_dv_qp;
+// NOLINTEND(readability-identifier-naming)
 
 namespace verbena {
 

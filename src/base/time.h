@@ -58,10 +58,11 @@ class Instant {
 class Now {
  public:
   using Clock = Instant (*)();
-  constexpr Now(Instant known) : known_(known) {}
+  // An instant that is known is a clock that stands.
+  constexpr Now(Instant known) : known_(known) {}  // NOLINT(google-explicit-constructor): a time
   explicit constexpr Now(Clock clock) : clock_(clock) {}
 
-  operator Instant() const {
+  operator Instant() const {  // NOLINT(google-explicit-constructor): a time
     if (clock_) {
       known_ = clock_();
       clock_ = nullptr;

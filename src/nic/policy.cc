@@ -12,11 +12,11 @@ namespace verbena::nic {
 namespace {
 
 // True when the variable has the first value, false for the second and where it is not set.
-bool is_first(const char* variable, std::string_view first, std::string_view second) {
+bool is_first(const char* variable, const char* first, const char* second) {
   const char* const value = secure_getenv(variable);
-  if (!value || !*value || value == second) return false;
-  if (value == first) return true;
-  LOG_ERROR("%s=%s: not known; there are %s and %s", variable, value, first.data(), second.data());
+  if (!value || !*value || std::string_view(value) == second) return false;
+  if (std::string_view(value) == first) return true;
+  LOG_ERROR("%s=%s: not known; there are %s and %s", variable, value, first, second);
   return false;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "port/sim.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/test_seed.h"

@@ -11,7 +11,6 @@
 namespace verbena::roce {
 namespace {
 
-using queues::Completion;
 using queues::SendOpcode;
 using queues::Status;
 using testing::ElementsAre;

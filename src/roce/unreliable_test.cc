@@ -11,7 +11,6 @@ namespace verbena::roce {
 namespace {
 
 using queues::SendOpcode;
-using queues::Status;
 
 constexpr Duration kSoon = Duration::milliseconds(1);
 constexpr std::uint32_t kLong = 5000;  // five packets

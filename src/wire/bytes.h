@@ -36,7 +36,7 @@ using be32 = BigEndian<std::uint32_t>;
 using be64 = BigEndian<std::uint64_t>;
 
 // The 24-bit numbers of the field: queue pairs, PSNs, MSNs.
-class be24 {
+class be24 {  // NOLINT(readability-identifier-naming): beside be16, be32 and be64
  public:
   constexpr be24() = default;
   constexpr explicit be24(std::uint32_t value)

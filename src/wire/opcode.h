@@ -135,8 +135,9 @@ struct OpcodeShape {
 };
 
 namespace detail {
+// NOLINTNEXTLINE(readability-identifier-naming): made when the program starts
 extern const std::array<OpcodeShape, 256> opcode_shapes;
-}
+}  // namespace detail
 
 // What stands in the table; `is_defined` is false for reserved opcodes.
 inline const OpcodeShape& shape_of(Opcode opcode) { return detail::opcode_shapes[opcode.value]; }

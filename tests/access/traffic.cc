@@ -31,7 +31,7 @@ void write_until_stopped(probe::Node& node, ibv_qp* qp, ibv_mr* mr, const Invita
                          probe::Wire& wire) {
   constexpr std::uint32_t kSizes[] = {8, 4096, 64, 65536, kUsed, 1, 16384};
   std::uint64_t round = 0;
-  unsigned open = 0;
+  [[maybe_unused]] unsigned open = 0;
   while (!is_told_to_stop(wire)) {
     for (int i = 0; i < 16; ++i) {
       const std::uint32_t size = to.operation ? to.operation : kSizes[++round % std::size(kSizes)];

@@ -227,7 +227,8 @@ def settings(verbena):
     sources = pathlib.Path(__file__).resolve().parents[2] / "src"
     read = set()
     for path in [*sources.rglob("*.cc"), *sources.rglob("*.h")]:
-        if not path.name.endswith("_test.cc") and path.parent.name != "cli":
+        is_test = path.name.endswith("_test.cc") or path.name.startswith("test_")
+        if not is_test and path.parent.name != "cli":
             read.update(re.findall(r'"(VERBENA_[A-Z_]+)=?"', path.read_text()))
     for name in sorted(read ^ {name for name in listed if name.startswith("VERBENA_")}):
         where = "not listed" if name in read else "listed, but nobody reads it"

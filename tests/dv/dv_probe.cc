@@ -18,6 +18,7 @@
 #include "environment/node.h"
 #include "verbena/dv.h"
 
+// NOLINTNEXTLINE(readability-identifier-naming): a name of C
 extern "C" const std::size_t verbena_dv_sizes_in_c[2];
 
 namespace {
