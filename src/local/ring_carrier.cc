@@ -4,13 +4,6 @@
 #include <utility>
 
 namespace verbena::local {
-namespace {
-
-// So many operations are acknowledged at once: the requester's send queue may not be long.
-constexpr std::uint32_t kUnacknowledgedMax = 16;
-
-}  // namespace
-
 Conduit RingCarrier::offer(Conduit conduit, PeerBell bell, PeerMemory* peer) {
   Conduit before = responder_.give_up_conduit();
   responder_ = RingResponder(type_);
@@ -166,15 +159,12 @@ void RingCarrier::count_silence(qp::SendWindow& window, const Now& now) {
   window.answered(window.oldest(), qp::Answer::kSilence, now);
 }
 
-// Who sleeps does not look closely now and then.
-bool RingCarrier::may_wait() const {
-  return acknowledgements_wait_ && bell_.doorbell && !bell_.doorbell->is_asleep();
-}
-
 bool RingCarrier::serve(qp::Responder& responder, qp::Budget& budget, const Now&) {
   const bool more = responder_.serve(responder, budget);
   requester_.hear(responder_.heard());
-  if (!may_wait() || responder_.unacknowledged() >= kUnacknowledgedMax) responder_.acknowledge();
+  // At once: an acknowledgement that waited for a request to take it along was waited for by a peer
+  // that had nothing else to look at, now and then for ever.
+  responder_.acknowledge();
   return more;
 }
 

@@ -125,7 +125,6 @@ class RingCarrier final : public qp::Carrier {
     return outbound_ == Outbound::kAttached ? requester_.is_closed()
                                             : outbound_ == Outbound::kUnknown && peer_left();
   }
-  bool may_wait() const;
   void issue_attached(qp::SendWindow& window, qp::Budget& budget, const Now& now);
   // kLater: when the ring is empty, or in the next turn.
   enum class Directly : std::uint8_t { kDone, kLater, kNo };
