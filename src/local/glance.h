@@ -29,14 +29,15 @@ class Glance {
     bool wants_turn = false;
   };
 
+  // Releases the places: whoever looks there finds memory that has been mapped.
   void show(const View& view) {
-    request_.store(view.request, std::memory_order_relaxed);
+    request_.store(view.request, std::memory_order_release);
     request_tag_.store(view.request_tag, std::memory_order_relaxed);
-    response_.store(view.response, std::memory_order_relaxed);
+    response_.store(view.response, std::memory_order_release);
     response_tag_.store(view.response_tag, std::memory_order_relaxed);
-    executed_.store(view.executed, std::memory_order_relaxed);
+    executed_.store(view.executed, std::memory_order_release);
     executed_known_.store(view.executed_known, std::memory_order_relaxed);
-    farewell_.store(view.farewell, std::memory_order_relaxed);
+    farewell_.store(view.farewell, std::memory_order_release);
     wants_turn_.store(view.wants_turn, std::memory_order_relaxed);
   }
 
@@ -52,7 +53,7 @@ class Glance {
  private:
   using Place = std::atomic<const Word*>;
   static std::uint32_t look(const Place& place) {
-    return place.load(std::memory_order_relaxed)->load(std::memory_order_relaxed);
+    return place.load(std::memory_order_acquire)->load(std::memory_order_relaxed);
   }
 
   Place request_{&kNothing};
