@@ -108,9 +108,6 @@ class RingCarrier final : public qp::Carrier {
   // Rings the peer's bell if this turn left something for it.
   void ring_if_needed();
 
-  // Acknowledgements may wait for a request of ours that takes them along, or for acknowledge().
-  // Until then a peer finds them only when it looks closely. Off at first.
-  void let_acknowledgements_wait(bool may_wait) { acknowledgements_wait_ = may_wait; }
   bool has_unacknowledged() const { return responder_.unacknowledged() != 0; }
   void acknowledge() { responder_.acknowledge(); }
   // Has the peer executed more of ours than it said?
@@ -140,7 +137,6 @@ class RingCarrier final : public qp::Carrier {
   Glance* glance_;
   PeerBell bell_;
   Outbound outbound_ = Outbound::kUnknown;
-  bool acknowledgements_wait_ = false;
   bool lost_ = false;
   Duration timeout_;
   std::optional<Instant> deadline_;

@@ -321,16 +321,13 @@ bool Engine::visit(Qp& qp, Patience patience) {
   return take_turn(qp, patience);
 }
 
-// With the queue pair's lock. While the NIC thread is awake it comes by soon and acknowledges what
-// a poller has left; before it falls asleep it looks under the same lock.
+// With the queue pair's lock.
 bool Engine::take_turn(Qp& qp, Patience patience) {
   if (!qp.has_incoming()) {
     if (qp.has_unacknowledged()) qp.acknowledge();
     return false;
   }
-  const bool may_wait = patience == Patience::kNone && !doorbell_->is_asleep();
-  const auto when = may_wait ? Qp::Acknowledge::kSoon : Qp::Acknowledge::kNow;
-  if (qp.turn(Now(clock_now), when)) ring_again(qp.number().index(), patience);
+  if (qp.turn(Now(clock_now))) ring_again(qp.number().index(), patience);
   return true;
 }
 

@@ -60,10 +60,9 @@ Qp::Qp(Pd& domain, const QpRequest& request, QpNum number)
 
 Qp::~Qp() = default;
 
-bool Qp::turn(const Now& now, Acknowledge when) {
+bool Qp::turn(const Now& now) {
   bool more = false;
   if (ring_) {
-    ring_->let_acknowledgements_wait(when == Acknowledge::kSoon);
     qp::Budget answers;
     ring_->collect(pair.window(), answers, now);
     qp::Budget requests;

@@ -40,10 +40,8 @@ class Qp final : qp::QpEvents {
   Engine& engine() { return *engine_; }
 
   // -- with the queue pair's lock --------------------------------------------------------------
-  // Takes answers, executes requests, sends. True: call again soon. kSoon: the caller sees to it
-  // that acknowledge() is called if nothing is sent that takes the acknowledgements along.
-  enum class Acknowledge : std::uint8_t { kNow, kSoon };
-  bool turn(const Now& now, Acknowledge when = Acknowledge::kNow);
+  // Takes answers, executes requests, sends. True: call again soon.
+  bool turn(const Now& now);
   void acknowledge();
   // What the peer has executed and not said counts as having come.
   void look_closely() {
