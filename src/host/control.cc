@@ -182,6 +182,8 @@ SlotNumber Control::first_slot() const { return *shared_->first_slot; }
 ProcessPage& Control::page() const { return shared_->page.at<ProcessPage>(0); }
 bool Control::on_control_thread() const { return served == shared_; }
 
+bool Control::on_any_control_thread() { return served != nullptr; }
+
 bool Control::nudge() { return shared_->mailbox.nudge(); }
 
 bool Control::submit(Task task) { return shared_->mailbox.post(std::move(task)); }

@@ -128,6 +128,8 @@ class Control {
   // Our own page, whose doorbell peers ring. Goes with this object.
   ProcessPage& page() const;
   bool on_control_thread() const;
+  // Of whichever: its descriptors are not the program's.
+  static bool on_any_control_thread();
 
   // Runs the task on the control thread, in order of submission. False: too many are waiting, the
   // thread has stopped, or this is a forked child.

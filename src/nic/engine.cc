@@ -379,10 +379,12 @@ void Engine::settle_scanning() {
   if (wanted) return;
   for (Qp* qp : watched_)
     want_turn(qp->number());
-  doorbell_->ring_and_wake(QpTable::kDatagramIndex);
+  want_datagrams();
 }
 
 void Engine::want_turn(QpNum qp) { doorbell_->ring_and_wake(qp.index()); }
+
+void Engine::want_datagrams() { doorbell_->ring_and_wake(QpTable::kDatagramIndex); }
 
 void Engine::note_deadline(Qp& qp, const Now& now) {
   const std::optional<Instant> deadline = qp.deadline(now);

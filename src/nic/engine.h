@@ -71,6 +71,8 @@ class Engine {
   void wait_for_scan() { const std::lock_guard guard(watched_lock_); }
   // A queue pair wants a turn soon, from whoever drives; wakes the NIC thread if nobody does.
   void want_turn(QpNum qp);
+  // The same for the datagrams that have come.
+  void want_datagrams();
   // With the queue pair's lock, after anything that may have changed its deadline.
   void note_deadline(Qp& qp, const Now& now);
   void forget_deadline(Qp& qp);

@@ -10,6 +10,9 @@
 
 #include <cerrno>
 
+#include "base/assert.h"
+#include "host/control.h"
+
 namespace verbena::nic {
 
 template <class Event>
@@ -45,6 +48,7 @@ bool EventQueue<Event>::leave_parent() {
 
 template <class Event>
 void EventQueue<Event>::push(const Event& event) {
+  VERBENA_ASSERT(!host::Control::on_any_control_thread());
   // The count changes with what waits, so that a withdrawal finds both.
   const std::lock_guard guard(lock_);
   waiting_.push_back(event);

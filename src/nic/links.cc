@@ -356,10 +356,10 @@ void Links::peer_down(host::PeerId id) {
     });
     if (process.receiver) {
       const std::lock_guard guard(receivers_lock_);
-      // What arrived before the peer died is delivered.
-      deliver_from(*process.receiver, local::kRequestUnits);
       std::erase(receivers_, process.receiver.get());
-      receiver_count_.store(receivers_.size(), std::memory_order_relaxed);
+      departed_.push_back({.link = process.link, .receiver = std::move(process.receiver)});
+      count_receivers();
+      engine_.want_datagrams();
     }
   }
   for (const SlotNumber slot : process.slots) {

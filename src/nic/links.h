@@ -155,6 +155,13 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
     std::unique_ptr<local::DatagramReceiver> receiver;
     local::PeerFiles files;
   };
+  // What arrived before a peer died is delivered yet. Not by the control thread: completions have
+  // events, and their descriptors are the program's.
+  struct Departed {
+    LinkRef link;  // whose bell the receiver has
+    std::unique_ptr<local::DatagramReceiver> receiver;
+    unsigned left = local::kRequestUnits;  // as many as can have come
+  };
   struct Waiting {
     std::set<QpNum> connects;
     bool datagrams = false;
@@ -195,8 +202,10 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   void wake_datagram_senders();
   // Within a reading section.
   void let_datagrams_try();
-  // With receivers_lock_, within a reading section.
+  // With receivers_lock_; the first also within a reading section.
   bool deliver_from(local::DatagramReceiver& receiver, unsigned most);
+  Received receive_last_datagrams();
+  void count_receivers();
   bool may_speak_for(const Process& process, QpNum number) const;
 
   Nic& nic_;
@@ -229,6 +238,7 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
 
   Mutex receivers_lock_;  // held while datagrams are taken
   std::vector<local::DatagramReceiver*> receivers_;
+  std::vector<Departed> departed_;
   std::atomic<std::size_t> receiver_count_{0};
 };
 

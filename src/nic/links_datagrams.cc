@@ -102,7 +102,7 @@ void Links::offer_datagrams(Process& to) {
   {
     const std::lock_guard guard(receivers_lock_);
     receivers_.push_back(to.receiver.get());
-    receiver_count_.store(receivers_.size(), std::memory_order_relaxed);
+    count_receivers();
   }
   send(to,
        {.kind = MessageKind::kOfferDatagrams,
@@ -141,12 +141,27 @@ Links::Received Links::receive_datagrams() {
     const bool more = deliver_from(*receiver, kTurn);
     if (received != Received::kMore) received = more ? Received::kMore : Received::kSome;
   }
-  return received;
+  return departed_.empty() ? received : std::max(received, receive_last_datagrams());
+}
+
+Links::Received Links::receive_last_datagrams() {
+  for (Departed& each : departed_) {
+    const unsigned most = std::min(each.left, kTurn);
+    each.left = deliver_from(*each.receiver, most) ? each.left - most : 0;
+  }
+  std::erase_if(departed_, [](const Departed& each) { return each.left == 0; });
+  count_receivers();
+  return departed_.empty() ? Received::kSome : Received::kMore;
+}
+
+void Links::count_receivers() {
+  receiver_count_.store(receivers_.size() + departed_.size(), std::memory_order_relaxed);
 }
 
 bool Links::has_datagrams() {
   if (!has_receivers()) return false;
   const std::lock_guard guard(receivers_lock_);
+  if (!departed_.empty()) return true;
   return std::any_of(receivers_.begin(), receivers_.end(),
                      [](const auto* receiver) { return receiver->has_datagram(); });
 }
