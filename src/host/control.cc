@@ -277,6 +277,11 @@ Result<SharedMemory::Created, MemoryError> Control::make_memory(std::size_t size
   return shared_->thread->make_memory(size, backing, writers);
 }
 
+DescriptorTable& Control::descriptors() {
+  VERBENA_ASSERT(on_control_thread());
+  return shared_->thread->descriptors();
+}
+
 const char* to_string(ControlError error) {
   switch (error) {
     case ControlError::kNoSlot: return "no slot is free";

@@ -27,6 +27,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "base/types.h"
+#include "host/descriptor_table.h"
 #include "host/peer.h"
 #include "host/private_fd.h"
 #include "host/process_page.h"
@@ -170,6 +171,8 @@ class Control {
   // links to newcomers have taken all others.
   Result<SharedMemory::Created, MemoryError> make_memory(std::size_t size, Backing backing,
                                                          Writers writers = Writers::kEverybody);
+  // For descriptors of the layers above, that the program shall neither see nor close.
+  DescriptorTable& descriptors();
 
  private:
   struct Shared;

@@ -48,6 +48,7 @@ class ControlThread {
                                                          Writers writers) {
     return table_.borrow([&] { return SharedMemory::create(size, backing, writers); });
   }
+  DescriptorTable& descriptors() { return table_; }
   void call_at(Instant when) { tick_at_ = when; }
 
  private:
