@@ -2,24 +2,21 @@
 #include "nic/engine.h"
 
 #include <sched.h>
-#include <signal.h>
 #include <time.h>
 
 #include <algorithm>
 #include <bit>
-#include <cerrno>
 
 #include "base/log.h"
-#include "memory/fault_guard.h"
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
+#include "nic/service_thread.h"
 #include "nic/sharing.h"
+#include "nic/wire_nic.h"
 
 namespace verbena::nic {
 namespace {
 
-constexpr std::size_t kStackSize = 256 * 1024;
-constexpr std::size_t kStackSizeMax = 8 << 20;
 // So many polls in a row that find the NIC thread asleep make a lease: one wake-up costs as much as
 // these.
 constexpr std::uint32_t kPollsForLease = 64;
@@ -92,6 +89,8 @@ std::vector<QpNum> Timers::take_due(Instant now) {
   return due;
 }
 
+Engine::Engine(Nic& nic) : nic_(nic), links_(nic, *this) {}
+
 Result<Engine*, Error> Engine::start(Nic& nic) {
   std::unique_ptr<Engine> engine(new Engine(nic));
   engine->lease_check_ = kLeaseCheckMin;
@@ -105,30 +104,12 @@ Result<Engine*, Error> Engine::start(Nic& nic) {
   engine->control_->page().fences_far.store(join_far_fences() ? 1 : 0);
   engine->settle_scanning();
 
-  pthread_attr_t attributes;
-  pthread_attr_init(&attributes);
-  pthread_attr_setstacksize(&attributes, kStackSize);
-  pthread_attr_setdetachstate(&attributes, PTHREAD_CREATE_DETACHED);
-  // The program's signals are for the program's threads.
-  const sigset_t ours = memory::signals_but_faults();
-  sigset_t before;
-  pthread_sigmask(SIG_SETMASK, &ours, &before);
-  pthread_t thread{};
-  int failed = pthread_create(&thread, &attributes, run_thread, engine.get());
-  if (failed == EINVAL) {
-    // A program with much thread-local storage needs a larger stack.
-    pthread_attr_setstacksize(&attributes, kStackSizeMax);
-    failed = pthread_create(&thread, &attributes, run_thread, engine.get());
-  }
-  pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  pthread_attr_destroy(&attributes);
-  if (failed != 0) {
+  if (!start_service_thread("verbena-nic", run_thread, engine.get())) {
     nic.sharing().stop();
     // A control thread that does not end goes on using what is here.
     if (!engine->control_->stop()) static_cast<void>(engine.release());
     return refuse(Error::kNoRoom);
   }
-  pthread_setname_np(thread, "verbena-nic");
   // Not before: without its thread the slot would be free for others again.
   nic.queue_pairs().add_slot(engine->control_->first_slot());
   return engine.release();
@@ -146,6 +127,25 @@ Result<QpNum, Error> Engine::reserve_number() {
     if (!slot) return refuse(error_of(slot.error()));
     nic_.queue_pairs().add_slot(*slot);
   }
+}
+
+WireNic* Engine::wire_for(SlotNumber slot) {
+  WireNic* wire = nullptr;
+  {
+    const std::lock_guard guard(wire_lock_);
+    wire = wire_.load(std::memory_order_relaxed);
+    if (!wire) {
+      auto made = std::make_unique<WireNic>(nic_, *this);
+      if (!links_.use_wire(*made) || !made->start()) {
+        // The control thread may use it already.
+        static_cast<void>(made.release());
+        return nullptr;
+      }
+      wire = made.release();
+      wire_.store(wire, std::memory_order_release);
+    }
+  }
+  return wire->receive_for(slot) ? wire : nullptr;
 }
 
 void Engine::run() {
@@ -252,7 +252,11 @@ void Engine::take_lease() {
 
 bool Engine::work(Patience patience) {
   const bool answered = answer_bells(patience);
-  return scan(patience) || answered;
+  const bool found = scan(patience) || answered;
+  WireNic* const wire = wire_.load(std::memory_order_acquire);
+  if (wire) [[unlikely]]
+    return wire->poll() || found;
+  return found;
 }
 
 bool Engine::answer_bells(Patience patience) {

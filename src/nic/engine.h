@@ -28,11 +28,13 @@
 #include "host/doorbell.h"
 #include "nic/error.h"
 #include "nic/links.h"
+#include "nic/qp_table.h"
 
 namespace verbena::nic {
 
 class Nic;
 class Qp;
+class WireNic;
 
 Instant clock_now();
 
@@ -62,6 +64,15 @@ class Engine {
   // A new number for a queue pair, taking another slot when the slots are full.
   Result<QpNum, Error> reserve_number();
 
+  // The wire, ready for packets to queue pairs of this slot of ours. Null: it is not to be had. The
+  // first call takes some milliseconds; without any lock.
+  WireNic* wire_for(SlotNumber slot);
+  // Null before the first wire_for().
+  WireNic* wire() const { return wire_.load(std::memory_order_acquire); }
+  void wake_for_wire() { doorbell_->ring_and_wake(QpTable::kDatagramIndex); }
+  // Moves while somebody polls.
+  std::uint32_t polls() const { return polls_.load(std::memory_order_relaxed); }
+
   // From ibv_poll_cq on an empty queue: does the NIC's work.
   void drive();
   // A connected queue pair that peers may write to, until unwatch. Without any queue pair's lock.
@@ -78,7 +89,7 @@ class Engine {
   void forget_deadline(Qp& qp);
 
  private:
-  explicit Engine(Nic& nic) : nic_(nic), links_(nic, *this) {}
+  explicit Engine(Nic& nic);
   static void* run_thread(void* engine);
   void run();
   // Whoever may wait for locks; a poller leaves to others what they are just doing.
@@ -105,6 +116,8 @@ class Engine {
   std::unique_ptr<host::Control> control_;
   std::unique_ptr<host::Doorbell> doorbell_;
   Timers timers_;
+  std::atomic<WireNic*> wire_{nullptr};
+  Mutex wire_lock_;  // to make it
 
   // With few connected queue pairs, whoever drives looks at each one's rings; with many, peers ring
   // bells.

@@ -85,6 +85,7 @@ void Links::peer_up(std::unique_ptr<host::Peer> peer) {
 }
 
 void Links::slot_reached(SlotNumber slot, host::PeerId id) {
+  wire_slot_answered(slot, id);
   const auto found = processes_.find(id);
   if (found != processes_.end()) reached(slot, found->second);
 }
@@ -100,6 +101,7 @@ void Links::reached(SlotNumber slot, Process& process) {
 }
 
 void Links::slot_unreachable(SlotNumber slot, host::Refusal why) {
+  wire_slot_answered(slot, std::nullopt);
   if (why == host::Refusal::kSelf) return reached(slot, processes_.at(control_->id()));
   const auto found = waiting_.find(slot);
   if (found == waiting_.end()) return;
@@ -163,12 +165,13 @@ void Links::hold_back(const Offer& offer, Process& process) {
   }
   process.offers.push_back(offer);
   offer_pause_ = kOfferPauseMin;
-  control_->call_at(clock_now() + offer_pause_);
+  offers_at_ = clock_now() + offer_pause_;
+  plan_tick();
 }
 
 void Links::nudged() { nic_.sharing().serve_undo_requests(); }
 
-void Links::tick(Instant now) {
+void Links::try_offers(Instant now) {
   bool goes_on = false;
   offer_pause_ = std::min(offer_pause_ * 2, kOfferPauseMax);
   for (auto& [id, process] : processes_) {
@@ -180,7 +183,7 @@ void Links::tick(Instant now) {
     }
     goes_on |= !process.offers.empty();
   }
-  if (goes_on) control_->call_at(now + offer_pause_);
+  offers_at_ = goes_on ? now + offer_pause_ : Instant::never();
 }
 
 void Links::make_offer(const Offer& offer, Process& process) {
@@ -249,6 +252,7 @@ bool Links::may_speak_for(const Process& process, QpNum number) const {
 
 void Links::message(host::PeerId from, std::span<const std::byte> bytes,
                     host::PrivateFd attachment) {
+  if (is_for_wire(from, bytes, attachment)) return;
   const auto process = processes_.find(from);
   Message message;
   if (process == processes_.end() || bytes.size() != sizeof message) return;
@@ -341,6 +345,7 @@ void Links::take_not_ready(Process& from, const Message& refusal) {
 }
 
 void Links::peer_down(host::PeerId id) {
+  wire_peer_down(id);
   const auto found = processes_.find(id);
   if (found == processes_.end()) return;
   Process process = std::move(found->second);

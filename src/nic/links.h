@@ -43,6 +43,7 @@ class Engine;
 class Links;
 class Nic;
 class Qp;
+class WireNic;
 
 // A process that we are linked to, or this one itself. Lives as long as a queue pair may ring its
 // bell or look into its memory.
@@ -115,6 +116,8 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   bool has_datagrams();
   // A receiver may have made room: those who wait for it try again. Within a reading section.
   void resume_datagram_senders();
+  // From now on what concerns the wire goes there. False: not accepted.
+  bool use_wire(WireNic& wire);
   // Maps a region of a peer soon. False: not accepted.
   bool map_soon(host::PeerId peer, MemoryKey key, std::atomic<bool>& is_wanted);
 
@@ -122,6 +125,9 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   std::vector<host::PeerId> peers() const;  // this process included
   void pass_tables(host::PeerId to, const host::PrivateFd& tables);
   void pass_file(host::PeerId to, local::FileId id, const host::PrivateFd& file);
+
+  // -- the control thread: after anything that may have changed when somebody wants a tick
+  void plan_tick();
 
  private:
   // What processes say to each other about queue pairs. Sent as it lies in memory: both ends are
@@ -178,6 +184,12 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   void nudged() override;
   bool spare_descriptors() override;
 
+  void try_offers(Instant now);
+  // links_wire.cc
+  void wire_slot_answered(SlotNumber slot, std::optional<host::PeerId> holder);
+  void wire_peer_down(host::PeerId id);
+  bool is_for_wire(host::PeerId from, std::span<const std::byte> bytes,
+                   host::PrivateFd& attachment);
   void look_for_peers();
   void look_for(SlotNumber slot);
   void reached(SlotNumber slot, Process& process);
@@ -219,8 +231,10 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   };
   std::deque<OwnMessage> to_self_;  // the control thread's
   bool is_hearing_self_ = false;
-  bool keeps_files_ = true;  // the control thread's: until descriptors run out
-  Duration offer_pause_;     // the control thread's
+  bool keeps_files_ = true;               // the control thread's: until descriptors run out
+  Duration offer_pause_;                  // the control thread's
+  Instant offers_at_ = Instant::never();  // the control thread's: when held back ones are tried
+  WireNic* wire_ = nullptr;               // the control thread's
 
   Mutex looking_lock_;
   std::vector<QpNum> looking_;  // those that went to RTR since the control thread looked

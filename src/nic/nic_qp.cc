@@ -8,6 +8,7 @@
 #include "base/fence.h"
 #include "nic/engine.h"
 #include "nic/nic.h"
+#include "nic/wire_qp.h"
 
 namespace verbena::nic {
 namespace {
@@ -61,6 +62,8 @@ Qp::Qp(Pd& domain, const QpRequest& request, QpNum number)
 Qp::~Qp() = default;
 
 bool Qp::turn(const Now& now) {
+  if (wire_) [[unlikely]]
+    return turn_on_wire(now);
   bool more = false;
   if (ring_) {
     qp::Budget answers;
@@ -85,6 +88,8 @@ void Qp::acknowledge() {
 }
 
 bool Qp::send(const Now& now) {
+  if (wire_) [[unlikely]]
+    return send_on_wire(now);
   qp::Carrier* carrier = ring_ ? static_cast<qp::Carrier*>(ring_.get()) : datagrams_.get();
   if (!carrier) return false;
   qp::Budget budget;
@@ -110,6 +115,10 @@ std::optional<Instant> Qp::deadline(const Now& now) {
   std::optional<Instant> earliest;
   if (ring_) earliest = ring_->next_deadline();
   if (datagrams_) earliest = datagrams_->next_deadline();
+  if (wire_) {
+    const std::optional<Instant> wire = wire_->next_deadline();
+    if (!earliest || (wire && *wire < *earliest)) earliest = wire;
+  }
   std::optional<Instant> resume = pair.window().resume_at();
   // A timer that is over and was not used waits for something else, and that gives a turn.
   if (resume && *resume <= now) resume.reset();
@@ -130,6 +139,7 @@ void Qp::begin_connection(bool is_local) {
 
 void Qp::set_timeout() {
   if (ring_) ring_->set_timeout(qp::ack_timeout(pair.attributes().timeout));
+  if (wire_ && pair.state() == qp::QpState::kReadyToSend) wire_->engine().start(pair.attributes());
 }
 
 void Qp::end_connection() {
@@ -143,6 +153,7 @@ void Qp::end_connection() {
     former_ring_->ring_if_needed();
     glance.show({});
   }
+  wire_.reset();
   connecting = Connecting::kNot;
   given_up_.reset();
   link = LinkRef();

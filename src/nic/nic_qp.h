@@ -18,6 +18,9 @@
 
 namespace verbena::nic {
 
+class WireNic;
+class WireQp;
+
 // How far the connection of a connected queue pair has come.
 enum class Connecting : std::uint8_t {
   kNot,      // not in RTR yet, or not a connected type
@@ -61,6 +64,9 @@ class Qp final : qp::QpEvents {
 
   // RTR: a new carrier for a new connection; `is_local`: the peer may be on this host.
   void begin_connection(bool is_local);
+  // RTR: by the wire, also to this host if `all_by_wire`. Datagrams to this host otherwise go on as
+  // without it.
+  void begin_on_wire(WireNic& wire, bool all_by_wire);
   // RTS and changes there.
   void set_timeout();
   // RESET, ERR and destruction: the peer learns that we are gone.
@@ -77,6 +83,8 @@ class Qp final : qp::QpEvents {
   // Between RTR and RESET. Only the program's calls change it.
   bool is_connected() const { return ring_ != nullptr; }
   local::RingCarrier* ring() { return ring_.get(); }
+  // Null: it does not use the wire.
+  WireQp* wire() { return wire_.get(); }
 
   // What end_connection() left. Nobody may be looking at it any more.
   void drop_former_ring() { former_ring_.reset(); }
@@ -95,6 +103,9 @@ class Qp final : qp::QpEvents {
   void after_turn(const Now& now);
   bool write_at_once(const qp::SendRequest& request);
   bool send_at_once(const qp::SendRequest& request);
+  // qp_on_wire.cc
+  bool turn_on_wire(const Now& now);
+  bool send_on_wire(const Now& now);
 
   Pd* pd_;
   Cq* send_cq_;
@@ -118,6 +129,7 @@ class Qp final : qp::QpEvents {
   std::unique_ptr<local::RingCarrier> ring_;
   std::unique_ptr<local::RingCarrier> former_ring_;
   std::unique_ptr<local::DatagramCarrier> datagrams_;
+  std::unique_ptr<WireQp> wire_;  // then there is no ring
 };
 
 }  // namespace verbena::nic

@@ -3,7 +3,9 @@
 
 #include <sys/resource.h>
 
+#include <array>
 #include <cstdlib>
+#include <span>
 #include <string_view>
 
 #include "base/log.h"
@@ -11,13 +13,20 @@
 namespace verbena::nic {
 namespace {
 
-// True when the variable has the first value, false for the second and where it is not set.
-bool is_first(const char* variable, const char* first, const char* second) {
+// The place of the variable's value among `values`; the first where it is not set.
+std::size_t choice(const char* variable, std::span<const char* const> values) {
   const char* const value = secure_getenv(variable);
-  if (!value || !*value || std::string_view(value) == second) return false;
-  if (std::string_view(value) == first) return true;
-  LOG_ERROR("%s=%s: not known; there are %s and %s", variable, value, first, second);
-  return false;
+  if (!value || !*value) return 0;
+  for (std::size_t i = 0; i < values.size(); ++i)
+    if (std::string_view(value) == values[i]) return i;
+  LOG_ERROR("%s=%s: not known; %s is taken", variable, value, values[0]);
+  return 0;
+}
+
+Path path_from_environment() {
+  constexpr std::array kNames{"auto", "ring", "wire"};
+  constexpr std::array kPaths{Path::kAuto, Path::kRing, Path::kWire};
+  return kPaths[choice("VERBENA_PATH", kNames)];
 }
 
 // Adoption holds up to ten descriptors all the time, in a table where each peer needs one.
@@ -32,8 +41,9 @@ bool has_descriptors_for_adoption() {
 }  // namespace
 
 Policy Policy::from_environment() {
-  return {.direct = !is_first("VERBENA_PATH", "ring", "auto"),
-          .adopts = !is_first("VERBENA_ADOPT", "never", "auto") && has_descriptors_for_adoption()};
+  constexpr std::array kAdopt{"auto", "never"};
+  return {.path = path_from_environment(),
+          .adopts = choice("VERBENA_ADOPT", kAdopt) == 0 && has_descriptors_for_adoption()};
 }
 
 }  // namespace verbena::nic

@@ -3,11 +3,23 @@
 // list of variables).
 #pragma once
 
+#include <cstdint>
+
 namespace verbena::nic {
 
+// VERBENA_PATH: how processes of this host reach each other. Other hosts are reached by the wire.
+enum class Path : std::uint8_t {
+  kAuto,  // the fastest way there is
+  kRing,  // never by the initiator itself, always by the ring
+  kWire,  // as other hosts
+};
+
 struct Policy {
-  bool direct = true;  // VERBENA_PATH=ring: everything between processes of this host by the ring
+  Path path = Path::kAuto;
   bool adopts = true;  // VERBENA_ADOPT=never: private memory stays private, as with few descriptors
+
+  // Whether processes of this host may reach each other's memory themselves.
+  bool is_direct() const { return path == Path::kAuto; }
 
   static Policy from_environment();
 };

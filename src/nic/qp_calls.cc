@@ -8,6 +8,7 @@
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
 #include "nic/objects.h"
+#include "nic/sharing.h"
 
 namespace verbena::nic {
 namespace {
@@ -25,16 +26,43 @@ void count_dependents(Qp& qp, std::uint32_t by) {
   if (qp.srq()) qp.srq()->dependents.fetch_add(by);
 }
 
+// Which way a queue pair takes from RTR on.
+struct Way {
+  bool is_begun = false;  // it goes to RTR
+  bool is_local = false;  // the peer's address is one of this host's
+  bool all_by_wire = false;
+  WireNic* wire = nullptr;
+};
+
+// Without the queue pair's lock: the wire may have to be made ready.
+Way way_of(Qp& qp, const qp::QpAttributes& wanted, std::uint32_t mask) {
+  Way way;
+  way.is_begun = (mask & qp::kState) != 0 && wanted.state == qp::QpState::kReadyToReceive;
+  if (!way.is_begun) return way;
+  Context& context = *qp.pd().context;
+  const bool is_datagram = qp.pair.config().type == qp::QpType::kUd;
+  way.is_local = !is_datagram && host::is_local_address(wanted.path.destination);
+  way.all_by_wire = context.nic().sharing().policy().path == Path::kWire;
+  // Datagrams may come from other hosts, but not to the loopback interface.
+  const bool may_come = is_datagram ? !context.device().is_loopback : !way.is_local;
+  if (way.all_by_wire || may_come) way.wire = qp.engine().wire_for(qp.number().slot());
+  return way;
+}
+
 // What the carrier has to do about a move that queue pair and attributes have made. With the lock.
 // True: the peer must be looked for.
-bool follow_move(Qp& qp, qp::QpState from) {
+bool follow_move(Qp& qp, qp::QpState from, const Way& way) {
   const qp::QpState to = qp.pair.state();
   if (to == qp::QpState::kReset) qp.end_connection();
-  if (qp.pair.config().type != qp::QpType::kUd && from == qp::QpState::kInit &&
-      to == qp::QpState::kReadyToReceive) {
-    const bool is_local = host::is_local_address(qp.pair.attributes().path.destination);
-    qp.begin_connection(is_local);
-    return is_local;
+  if (from == qp::QpState::kInit && to == qp::QpState::kReadyToReceive) {
+    if (way.wire) {
+      qp.begin_on_wire(*way.wire, way.all_by_wire);
+      return false;
+    }
+    if (qp.pair.config().type == qp::QpType::kUd) return false;
+    const bool is_looked_for = way.is_local && !way.all_by_wire;
+    qp.begin_connection(is_looked_for);
+    return is_looked_for;
   }
   qp.set_timeout();  // RTS brings it, and SQD may change it
   return false;
@@ -75,6 +103,7 @@ Result<Qp*, Error> create_qp(Pd& pd, const QpRequest& request) {
 Result<void, Error> modify_qp(Qp& qp, const qp::QpAttributes& attributes, std::uint32_t mask) {
   Context& context = *qp.pd().context;
   if (!context.is_usable()) return refuse(Error::kGone);
+  const Way way = way_of(qp, attributes, mask);
   bool look_for_peer = false;
   PeerSection section;
   {
@@ -82,7 +111,7 @@ Result<void, Error> modify_qp(Qp& qp, const qp::QpAttributes& attributes, std::u
     const qp::QpState from = qp.pair.state();
     section = qp.peer_section();
     if (!qp.pair.modify(attributes, mask)) return refuse(Error::kInvalid);
-    look_for_peer = follow_move(qp, from);
+    look_for_peer = follow_move(qp, from, way);
     qp.settle_grant();
   }
   context.nic().sharing().wait_until_left(section);

@@ -106,7 +106,7 @@ void Sharing::start(host::Control& control, Links& links) {
   control_ = &control;
   links_ = &links;
   control_thread_ = gettid();
-  if (!policy_.direct) return;
+  if (!policy_.is_direct()) return;
   auto made = control.make_memory(local::kPublishedSize, host::Backing::kWhenTouched,
                                   host::Writers::kMaker);
   if (!made) {
@@ -262,7 +262,7 @@ void Sharing::leaving(memory::AdoptedId id) {
 // -- regions --------------------------------------------------------------------------------------
 
 void Sharing::add(const Mr& mr) {
-  if (!policy_.direct) return;
+  if (!policy_.is_direct()) return;
   // Only here may memory be adopted, so the control thread is needed now.
   if (policy_.adopts) static_cast<void>(nic_.start_engine());
   Record fresh;
@@ -291,7 +291,7 @@ void Sharing::add(const Mr& mr) {
 }
 
 void Sharing::hide(const Mr& mr) {
-  if (!policy_.direct) return;
+  if (!policy_.is_direct()) return;
   const std::lock_guard guard(lock_);
   const auto found = records_.find(mr.key);
   if (found == records_.end()) return;
@@ -302,7 +302,7 @@ void Sharing::hide(const Mr& mr) {
 }
 
 void Sharing::settle(const Mr& mr) {
-  if (!policy_.direct) return;
+  if (!policy_.is_direct()) return;
   std::map<MemoryKey, Record>::node_type gone;
   {
     const std::lock_guard guard(lock_);

@@ -120,7 +120,7 @@ void Sharing::allocate_for(Sharing& sharing, Allocation& asked, std::size_t leng
 
 Result<std::byte*, Error> Sharing::allocate(std::size_t length) {
   if (length == 0) return refuse(Error::kInvalid);
-  if (!policy_.direct) return refuse(Error::kNotSupported);
+  if (!policy_.is_direct()) return refuse(Error::kNotSupported);
   if (const auto engine = nic_.start_engine(); !engine) return refuse(engine.error());
   {
     const std::lock_guard guard(lock_);

@@ -45,9 +45,9 @@ class SharingTest : public testing::Test {
   }
 };
 
-#define NEED_DIRECT()                                                      \
-  do {                                                                     \
-    if (!nic().sharing().policy().direct) GTEST_SKIP() << "only the ring"; \
+#define NEED_DIRECT()                                                           \
+  do {                                                                          \
+    if (!nic().sharing().policy().is_direct()) GTEST_SKIP() << "only the ring"; \
   } while (false)
 
 TEST_F(SharingTest, RegionsAreShownAsLongAsTheyAreRegistered) {

@@ -1,0 +1,63 @@
+// SPDX-License-Identifier: MIT
+// A queue pair whose carrier is RoCEv2 on the wire.
+#include "base/assert.h"
+#include "nic/engine.h"
+#include "nic/nic.h"
+#include "nic/nic_qp.h"
+#include "nic/wire_qp.h"
+
+namespace verbena::nic {
+namespace {
+
+// As in verbs: 1 is 256 bytes, 5 is 4096.
+std::uint32_t bytes_of_mtu(std::uint8_t code) { return 128U << code; }
+
+}  // namespace
+
+void Qp::begin_on_wire(WireNic& wire, bool all_by_wire) {
+  end_connection();
+  Context& context = *pd_->context;
+  const qp::QpAttributes& attributes = pair.attributes();
+  const bool is_datagram = pair.config().type == qp::QpType::kUd;
+  roce::Settings settings{.type = pair.config().type, .self = number()};
+  if (is_datagram) {
+    settings.path_mtu = bytes_of_mtu(context.device().active_mtu);
+  } else {
+    const std::vector<Gid> gids = context.gids();
+    const std::size_t index = attributes.path.source_gid_index;
+    settings.peer = attributes.destination;
+    settings.path_mtu = bytes_of_mtu(attributes.path_mtu);
+    settings.path = {.source = index < gids.size() ? gids[index] : Gid{},
+                     .destination = attributes.path.destination,
+                     .interface = context.device().interface_index,
+                     .traffic_class = attributes.path.traffic_class,
+                     .hop_limit = attributes.path.hop_limit};
+    settings.reads_in_max = attributes.reads_in_max;
+    settings.receive_psn = attributes.receive_psn;
+  }
+  wire_ = std::make_unique<WireQp>(wire, context.nic().address_handles(),
+                                   WireQp::Options{.settings = settings,
+                                                   .interface = context.device().interface_index,
+                                                   .all_by_wire = all_by_wire});
+}
+
+bool Qp::turn_on_wire(const Now& now) {
+  if (wire_->is_stuck()) wire_->flush(now);
+  roce::Engine& engine = wire_->engine();
+  qp::Budget answers;
+  engine.collect(pair.window(), answers, now);
+  qp::Budget requests;
+  const bool more = engine.serve(pair.responder(), requests, now);
+  return send_on_wire(now) || (more && !wire_->is_stuck());
+}
+
+bool Qp::send_on_wire(const Now& now) {
+  qp::Budget budget;
+  wire_->issue(pair.window(), budget, datagrams_.get(), now);
+  wire_->flush(now);
+  settle_grant();
+  engine_->note_deadline(*this, now);
+  return budget.spent() && !wire_->is_stuck();
+}
+
+}  // namespace verbena::nic

@@ -1,0 +1,304 @@
+// SPDX-License-Identifier: MIT
+#include "nic/wire_group.h"
+
+#include <poll.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+#include <utility>
+
+#include "base/log.h"
+#include "host/raw_calls.h"
+#include "nic/engine.h"
+
+namespace verbena::nic {
+namespace {
+
+namespace raw = host::raw;
+
+constexpr Duration kFetchPatience = Duration::seconds(6);
+constexpr Duration kLockPatience = Duration::seconds(4);
+constexpr Duration kLockPause = Duration::milliseconds(2);
+// A member that is stopped does not answer.
+constexpr Duration kReachPatience = Duration::milliseconds(500);
+constexpr const char* kMarkerName = "verbena/wire/";
+constexpr const char* kSlotName = "verbena/slot/";
+
+struct Name {
+  sockaddr_un address{};
+  socklen_t size = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+Name name_of(const char* prefix, SlotNumber slot) {
+  Name name;
+  name.address.sun_family = AF_UNIX;
+  char* const text = name.address.sun_path + 1;  // an abstract name
+  const int length =
+      std::snprintf(text, sizeof name.address.sun_path - 1, "%s%u", prefix, slot.value);
+  name.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 +
+                                     static_cast<std::size_t>(length));
+  return name;
+}
+
+int datagram_socket() {
+  constexpr int kType = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+  return static_cast<int>(syscall(SYS_socket, AF_UNIX, kType, 0));
+}
+
+int milliseconds_until(Instant deadline) {
+  const Instant now = clock_now();
+  if (now >= deadline) return 0;
+  return static_cast<int>((deadline - now).count_nanoseconds() / 1'000'000) + 1;
+}
+
+WireError error_of(port::GroupError error) {
+  switch (error) {
+    case port::GroupError::kInUse: return WireError::kInUse;
+    case port::GroupError::kBusy: return WireError::kBusy;
+    case port::GroupError::kNoSockets:
+    case port::GroupError::kFull:
+    case port::GroupError::kDenied: return WireError::kNoSockets;
+  }
+  return WireError::kNoSockets;
+}
+
+}  // namespace
+
+const char* to_string(WireError error) {
+  switch (error) {
+    case WireError::kNone: return "none";
+    case WireError::kInUse: return "UDP port 4791 is taken by another user or program";
+    case WireError::kNoSockets: return "the system gives no socket";
+    case WireError::kBusy: return "another process joins and does not come to an end";
+    case WireError::kNoAnswer: return "no answer from the control thread";
+  }
+  return "?";
+}
+
+WireGroup::WireGroup(host::Control& control, Links& links, port::UdpPort& port)
+    : control_(control), links_(links), port_(port) {}
+
+// ---------------------------------------------------------------------------------- any thread
+
+UniqueFd WireGroup::make_mailbox(Asker& asker) {
+  UniqueFd mailbox(datagram_socket());
+  if (!mailbox) return mailbox;
+  // The kernel finds a name that is free.
+  asker.name.sun_family = AF_UNIX;
+  auto* const name = reinterpret_cast<sockaddr*>(&asker.name);
+  asker.name_size = sizeof asker.name;
+  if (raw::bind(mailbox.get(), name, sizeof asker.name.sun_family) != 0 ||
+      syscall(SYS_getsockname, mailbox.get(), name, &asker.name_size) != 0) {
+    return UniqueFd();
+  }
+  return mailbox;
+}
+
+Result<UniqueFd, WireError> WireGroup::receive(int mailbox, std::uint64_t nonce, SlotNumber slot) {
+  const Instant deadline = clock_now() + kFetchPatience;
+  for (;;) {
+    pollfd watched{mailbox, POLLIN, 0};
+    const int left = milliseconds_until(deadline);
+    if (left == 0) return refuse(WireError::kNoAnswer);
+    const int ready = poll(&watched, 1, left);
+    if (ready < 0 && errno != EINTR) return refuse(WireError::kNoAnswer);
+    if (ready <= 0) continue;
+    Answer answer{};
+    iovec piece{&answer, sizeof answer};
+    alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(int))];
+    msghdr message{};
+    message.msg_iov = &piece;
+    message.msg_iovlen = 1;
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    const ssize_t size = raw::recvmsg(mailbox, message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    UniqueFd socket;
+    const cmsghdr* const attached = size >= 0 ? CMSG_FIRSTHDR(&message) : nullptr;
+    if (attached && attached->cmsg_level == SOL_SOCKET && attached->cmsg_type == SCM_RIGHTS) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(attached), sizeof fd);
+      socket = UniqueFd(fd);
+    }
+    // Anybody may write to any name.
+    if (size != sizeof answer || answer.nonce != nonce || answer.slot != slot.value) continue;
+    if (socket) return socket;
+    const bool says_why = answer.error > 0 && answer.error <= 4;
+    return refuse(says_why ? static_cast<WireError>(answer.error) : WireError::kNoSockets);
+  }
+}
+
+Result<UniqueFd, WireError> WireGroup::fetch(SlotNumber slot, RandomSource& random) {
+  Asker asker;
+  const UniqueFd mailbox = make_mailbox(asker);
+  if (!mailbox) return refuse(WireError::kNoSockets);
+  asker.nonce = random.next();
+  if (!control_.submit([this, slot, asker] { want(slot, asker); })) {
+    return refuse(WireError::kNoAnswer);
+  }
+  return receive(mailbox.get(), asker.nonce, slot);
+}
+
+// -------------------------------------------------------------------------- the control thread
+
+void WireGroup::tell(const Asker& asker, const Answer& answer, int socket) {
+  const host::PrivateFd sender(datagram_socket());
+  if (!sender) return;  // whoever asked gives up in the end
+  iovec piece{const_cast<Answer*>(&answer), sizeof answer};
+  alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(int))] = {};
+  msghdr message{};
+  message.msg_name = const_cast<sockaddr_un*>(&asker.name);
+  message.msg_namelen = asker.name_size;
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  if (socket >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* const attached = CMSG_FIRSTHDR(&message);
+    attached->cmsg_level = SOL_SOCKET;
+    attached->cmsg_type = SCM_RIGHTS;
+    attached->cmsg_len = CMSG_LEN(sizeof socket);
+    std::memcpy(CMSG_DATA(attached), &socket, sizeof socket);
+  }
+  static_cast<void>(raw::sendmsg(sender.get(), message, MSG_DONTWAIT | MSG_NOSIGNAL));
+}
+
+void WireGroup::want(SlotNumber slot, const Asker& asker) {
+  if (!group_) {
+    port::GroupEvents& events = *this;
+    group_.emplace(events, port::GroupOptions{.table = &control_.descriptors()});
+  }
+  if (const host::PrivateFd* socket = group_->socket_of(slot)) {
+    return tell(asker, {asker.nonce, slot.value, 0}, socket->get());
+  }
+  askers_[slot].push_back(asker);
+  if (stage_ == Stage::kIdle) begin(clock_now());
+  links_.plan_tick();
+}
+
+void WireGroup::begin(Instant now) {
+  stage_ = Stage::kLocking;
+  lock_until_ = now + kLockPatience;
+  try_lock(now);
+}
+
+void WireGroup::try_lock(Instant now) {
+  joining_ = askers_.begin()->first;
+  lock_ = port::JoinLock::try_take();
+  if (lock_) return reach_members(now);
+  if (now >= lock_until_) return finish(joining_, WireError::kBusy, -1);
+  next_ = now + kLockPause;
+}
+
+void WireGroup::reach_members(Instant now) {
+  stage_ = Stage::kReaching;
+  next_ = now + kReachPatience;
+  members_.clear();
+  reaching_.clear();
+  const host::PrivateFd probe(datagram_socket());
+  for (std::uint16_t i = 0; i < kSlotCount; ++i) {
+    const SlotNumber slot{i};
+    if (is_ours(slot)) continue;
+    const Name name = name_of(kMarkerName, slot);
+    if (raw::connect(probe.get(), name.get(), name.size) == 0) reaching_.insert(slot);
+  }
+  const std::set<SlotNumber> all = reaching_;
+  for (const SlotNumber slot : all)
+    control_.connect(slot);
+  if (reaching_.empty()) join(now);
+}
+
+void WireGroup::slot_answered(SlotNumber slot, std::optional<host::PeerId> holder) {
+  if (stage_ != Stage::kReaching || reaching_.erase(slot) == 0) return;
+  if (holder) members_.insert(*holder);
+  if (reaching_.empty()) join(clock_now());
+}
+
+void WireGroup::join(Instant now) {
+  stage_ = Stage::kJoining;
+  next_ = Instant::never();
+  const std::vector<host::PeerId> members(members_.begin(), members_.end());
+  group_->join(joining_, members, now);
+}
+
+// The next newcomer finds our mark, and so asks us: before the lock is given back.
+void WireGroup::joined(SlotNumber slot, const host::PrivateFd& socket) {
+  host::PrivateFd marker = control_.descriptors().make([] { return datagram_socket(); });
+  const Name name = name_of(kMarkerName, slot);
+  if (!marker || raw::bind(marker.get(), name.get(), name.size) != 0) {
+    LOG_ERROR("slot %u cannot be marked as one that shares the UDP port: %d", slot.value, errno);
+  }
+  markers_[slot] = std::move(marker);
+  finish(slot, WireError::kNone, socket.get());
+}
+
+void WireGroup::not_joined(SlotNumber slot, port::GroupError why) {
+  finish(slot, error_of(why), -1);
+}
+
+void WireGroup::finish(SlotNumber slot, WireError error, int socket) {
+  lock_.reset();
+  const auto asked = askers_.extract(slot);
+  if (asked) {
+    for (const Asker& asker : asked.mapped())
+      tell(asker, {asker.nonce, slot.value, static_cast<std::uint32_t>(error)}, socket);
+  }
+  stage_ = Stage::kIdle;
+  // Not from inside the group.
+  next_ = askers_.empty() ? Instant::never() : clock_now();
+}
+
+void WireGroup::tick(Instant now) {
+  if (!group_) return;
+  group_->tick(now);
+  if (now < next_) return;
+  next_ = Instant::never();
+  switch (stage_) {
+    case Stage::kIdle:
+      if (!askers_.empty()) begin(now);
+      return;
+    case Stage::kLocking: return try_lock(now);
+    case Stage::kReaching: return join(now);  // without those that do not answer
+    case Stage::kJoining: return;
+  }
+}
+
+Instant WireGroup::next_deadline() const {
+  return group_ ? std::min(next_, group_->next_deadline()) : next_;
+}
+
+bool WireGroup::is_message(std::span<const std::byte> bytes) {
+  std::uint32_t magic = 0;
+  if (bytes.size() != sizeof(port::GroupMessage)) return false;
+  std::memcpy(&magic, bytes.data(), sizeof magic);
+  return magic == port::GroupMessage::kMagic;
+}
+
+void WireGroup::message(host::PeerId from, std::span<const std::byte> bytes,
+                        host::PrivateFd attachment) {
+  if (group_) group_->message(from, bytes, std::move(attachment), clock_now());
+}
+
+void WireGroup::peer_down(host::PeerId id) {
+  members_.erase(id);
+  if (group_) group_->peer_down(id, clock_now());
+}
+
+bool WireGroup::send(host::PeerId to, std::span<const std::byte> bytes,
+                     const host::PrivateFd* attachment) {
+  return control_.send(to, bytes, attachment);
+}
+
+// Whether its name can be taken. For a moment it is: whoever wants it just then takes another.
+bool WireGroup::is_held(SlotNumber slot) {
+  const host::PrivateFd probe(raw::seqpacket_socket());
+  const Name name = name_of(kSlotName, slot);
+  return !probe || raw::bind(probe.get(), name.get(), name.size) != 0;
+}
+
+}  // namespace verbena::nic

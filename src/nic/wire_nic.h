@@ -1,0 +1,125 @@
+// SPDX-License-Identifier: MIT
+// The wire: what the queue pairs of this process share to speak RoCEv2 over UDP port 4791. Made
+// when the first of them needs it, and never taken down.
+//
+// Who receives. A program that polls drives: poll() reads the sockets, hands each packet to its
+// queue pair, and lets that answer. One thread at a time reads; the others leave it to that one.
+// When nobody polls, a thread of ours waits in poll(2) on the sockets (watch()). While somebody
+// polls all the time it does not even wait there, for each packet would wake it, and naps.
+//
+// Whoever has received lets each queue pair that got something answer once: so one acknowledgement
+// for a whole batch.
+#pragma once
+
+#include <array>
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/time.h"
+#include "base/types.h"
+#include "nic/train_pool.h"
+#include "nic/wire_flows.h"
+#include "nic/wire_group.h"
+#include "nic/wire_peers.h"
+#include "port/handover.h"
+#include "port/udp_port.h"
+#include "wire/malformed.h"
+
+namespace verbena::nic {
+
+class Engine;
+class Nic;
+class Qp;
+
+class WireNic final : port::HandOver {
+ public:
+  WireNic(Nic& nic, Engine& engine);
+  WireNic(const WireNic&) = delete;
+  WireNic& operator=(const WireNic&) = delete;
+
+  // Once, before anything else. False: there is no thread for it.
+  bool start();
+  // From now on packets for queue pairs of this slot of ours come here. Waits for the control
+  // thread, with no lock held. False: there is no socket; the log says why.
+  bool receive_for(SlotNumber slot);
+
+  // From ibv_poll_cq and the NIC thread: takes what has come, if nobody else does just now. True:
+  // there was something.
+  bool poll();
+
+  // -- for queue pairs, with their locks held
+  port::Port& port() { return port_; }
+  TrainPool& trains() { return trains_; }
+  WirePeers& peers() { return peers_; }
+  // A connection begins, or ends: while there is one, pollers look at the sockets.
+  void connected() { connections_.fetch_add(1, std::memory_order_relaxed); }
+  void disconnected() { connections_.fetch_sub(1, std::memory_order_relaxed); }
+
+  // -- the control thread
+  WireGroup& group() { return group_; }
+  // A packet that came to another process of this host.
+  static bool is_handed_over(std::span<const std::byte> message);
+  void take_handed_over(std::span<const std::byte> message);
+
+  struct Counters {
+    std::atomic<std::uint64_t> corrupt{0};     // the ICRC is wrong
+    std::atomic<std::uint64_t> malformed{0};   // and it is right
+    std::atomic<std::uint64_t> nobody{0};      // no such queue pair, or it is not on the wire
+    std::atomic<std::uint64_t> management{0};  // for queue pair 1, which nobody serves yet
+  };
+  const Counters& counters() const { return counters_; }
+
+ private:
+  // The queue pair that gets packets just now, locked.
+  class Recipient;
+
+  static void* run_thread(void* wire);
+  void watch();
+  void wait_for_packets();
+  void receive_patiently();
+  void look_again();
+  void mend_sockets();
+  bool is_polled();
+
+  bool is_warm() const;
+  bool receive();
+  bool take_inbox();
+  void take(const port::Received& packet, Recipient& recipient, const Now& now);
+  bool hand_over(SlotNumber owner, const port::Received& packet) override;
+
+  Nic& nic_;
+  Engine& engine_;
+  port::UdpPort udp_;
+  port::Port& port_;
+  WireGroup group_;
+  TrainPool trains_;
+  WirePeers peers_;
+  Counters counters_;
+
+  Mutex joining_lock_;  // before everything else
+  std::vector<SlotNumber> slots_;
+
+  std::atomic<std::uint32_t> connections_{0};
+  std::atomic<std::uint32_t> cold_polls_{0};  // since something came, up to a limit
+
+  Mutex receive_lock_;  // before queue pairs' locks
+  static constexpr std::size_t kBatch = 64;
+  std::array<port::Received, kBatch> batch_;
+  WireFlows flows_;
+
+  Mutex inbox_lock_;
+  std::vector<std::vector<std::byte>> inbox_;
+  std::atomic<bool> has_inbox_{false};
+
+  // The watcher's.
+  int wake_fd_ = -1;  // an eventfd: the sockets have changed
+  std::atomic<std::uint32_t> wakes_{0};
+  std::uint32_t polls_seen_ = 0;
+};
+
+}  // namespace verbena::nic

@@ -1,0 +1,149 @@
+// SPDX-License-Identifier: MIT
+#include "nic/wire_qp.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "nic/engine.h"
+#include "wire/datagram.h"
+
+namespace verbena::nic {
+namespace {
+
+// When the system takes no more.
+constexpr Duration kFullPause = Duration::microseconds(100);
+// What a receive buffer of common size holds (net.core.rmem_max: 212,992), with a reserve; the
+// peer's is not known.
+constexpr std::uint32_t kInFlightBytes = 192 * 1024;
+constexpr std::uint32_t kInFlightPackets = 400;
+constexpr std::uint32_t kInFlightPacketsMin = 4;
+
+port::Route route_of(const roce::Outgoing& packet, const roce::Path& path) {
+  return {.from = path.source,
+          .to = path.destination,
+          .interface = path.interface,
+          .slot = packet.head.dest_qp.slot(),
+          .ecn = packet.is_ecn_capable ? port::Ecn::kCapable : port::Ecn::kNotCapable,
+          .traffic_class = path.traffic_class,
+          .hop_limit = path.hop_limit};
+}
+
+}  // namespace
+
+WireQp::WireQp(WireNic& nic, AddressHandles& handles, const Options& options)
+    : nic_(nic), handles_(handles), options_(options) {
+  roce::Settings settings = options.settings;
+  if (settings.type != qp::QpType::kUd) {
+    peer_ = WirePeers::Key{settings.path.destination, settings.peer.slot()};
+    sharers_ = &nic_.peers().join(*peer_);
+    settings.in_flight = in_flight();
+    nic_.connected();
+  }
+  engine_ = roce::make_engine(settings, *this, this, nullptr);
+}
+
+WireQp::~WireQp() {
+  if (!peer_) return;
+  nic_.peers().leave(*peer_);
+  nic_.disconnected();
+}
+
+roce::InFlight WireQp::in_flight() const {
+  const std::uint32_t sharers = std::max(sharers_->load(std::memory_order_relaxed), 1U);
+  const std::uint32_t least = options_.settings.path_mtu * kInFlightPacketsMin;
+  return {.packets = std::max(kInFlightPackets / sharers, kInFlightPacketsMin),
+          .bytes = std::max(kInFlightBytes / sharers, least)};
+}
+
+void WireQp::share_in_flight() {
+  if (!sharers_) return;
+  const std::uint32_t sharers = sharers_->load(std::memory_order_relaxed);
+  if (std::exchange(shared_by_, sharers) != sharers) engine_->set_in_flight(in_flight());
+}
+
+void WireQp::issue(qp::SendWindow& window, qp::Budget& budget, local::DatagramCarrier* local,
+                   const Now& now) {
+  share_in_flight();
+  if (!local || options_.all_by_wire) return engine_->issue(window, budget, now);
+  while (!budget.spent()) {
+    const qp::Operation* const op = window.next(now);
+    if (!op) return;
+    const qp::OpIndex index = op->index;
+    const auto bytes = static_cast<std::size_t>(op->length);
+    qp::Carrier& carrier = goes_by_wire(*op) ? static_cast<qp::Carrier&>(*engine_) : *local;
+    qp::Budget one{.operations = 1};
+    carrier.issue(window, one, now);
+    budget.take(bytes);
+    const qp::Operation* const next = window.next(now);
+    if (next && next->index == index) return;  // it waits
+  }
+}
+
+bool WireQp::goes_by_wire(const qp::Operation& op) {
+  const auto address = handles_.find(op.address_handle);
+  return address && !address->is_on_this_host;
+}
+
+const roce::Path* WireQp::path_of(const qp::Operation& op) {
+  const auto address = handles_.find(op.address_handle);
+  if (!address) return nullptr;
+  datagram_path_ = {.source = address->source,
+                    .destination = address->destination,
+                    .interface = options_.interface,
+                    .traffic_class = address->traffic_class,
+                    .hop_limit = address->hop_limit};
+  return &datagram_path_;
+}
+
+wire::FlowIcrc& WireQp::icrc_of(const roce::Path& path, std::uint16_t source_port) {
+  const wire::Flow flow{
+      .source = path.source, .destination = path.destination, .source_port = source_port};
+  if (!icrc_ || flow_ != flow) {
+    flow_ = flow;
+    icrc_.emplace(flow);
+  }
+  return *icrc_;
+}
+
+std::optional<port::TrainBuilder::Place> WireQp::place(const port::Route& route,
+                                                       std::uint32_t size) {
+  if (!builder_) builder_ = nic_.trains().take();
+  auto place = builder_->place(route, size);
+  if (place) return place;
+  if (!builder_->flush(nic_.port(), clock_now())) return std::nullopt;
+  return builder_->place(route, size);
+}
+
+auto WireQp::transmit(const roce::Outgoing& packet, const roce::Path& path,
+                      roce::PayloadSource payload) -> Sent {
+  if (retry_at_ != Instant::never()) return Sent::kNoRoom;
+  const port::Route route = route_of(packet, path);
+  const std::uint16_t source_port = nic_.port().source_port(route.slot);
+  if (source_port == 0) return Sent::kSent;  // lost, for want of a socket
+  const std::size_t size = wire::datagram_bytes(packet.head.opcode, packet.payload_bytes);
+  const auto place = this->place(route, static_cast<std::uint32_t>(size));
+  if (!place) return Sent::kNoRoom;
+  wire::DatagramBuilder datagram(place->room, packet.head, packet.payload_bytes);
+  if (packet.payload_bytes != 0 && !payload(datagram.payload())) return Sent::kNoPayload;
+  datagram.finish(icrc_of(path, source_port), place->ip_id);
+  builder_->commit();
+  return Sent::kSent;
+}
+
+void WireQp::flush(const Now& now) {
+  if (!builder_) return;
+  if (builder_->flush(nic_.port(), now)) {
+    nic_.trains().give_back(std::move(builder_));
+    retry_at_ = Instant::never();
+  } else {
+    retry_at_ = clock_now() + kFullPause;
+  }
+}
+
+std::optional<Instant> WireQp::next_deadline() const {
+  const std::optional<Instant> engine = engine_->next_deadline();
+  if (retry_at_ == Instant::never()) return engine;
+  return engine ? std::min(*engine, retry_at_) : retry_at_;
+}
+
+}  // namespace verbena::nic

@@ -1,0 +1,65 @@
+// SPDX-License-Identifier: MIT
+// One queue pair on the wire: its engine (roce/engine.h), and the trains in which its packets
+// leave. Everything with the queue pair's lock.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+
+#include "base/time.h"
+#include "local/datagram.h"
+#include "nic/address_handles.h"
+#include "nic/wire_nic.h"
+#include "qp/carrier.h"
+#include "roce/engine.h"
+#include "wire/icrc.h"
+
+namespace verbena::nic {
+
+class WireQp final : roce::Wire, roce::Paths {
+ public:
+  // `all_by_wire`: also datagrams to this host.
+  struct Options {
+    roce::Settings settings{};
+    std::uint32_t interface = 0;
+    bool all_by_wire = false;
+  };
+  WireQp(WireNic& nic, AddressHandles& handles, const Options& options);
+  ~WireQp();
+
+  roce::Engine& engine() { return *engine_; }
+  // Sends what the window offers; datagrams to this host by `local`, if there is one.
+  void issue(qp::SendWindow& window, qp::Budget& budget, local::DatagramCarrier* local,
+             const Now& now);
+  // What was written leaves. After each turn.
+  void flush(const Now& now);
+  // Something written has not left: the system takes no more just now.
+  bool is_stuck() const { return builder_ != nullptr; }
+  std::optional<Instant> next_deadline() const;
+
+ private:
+  Sent transmit(const roce::Outgoing& packet, const roce::Path& path,
+                roce::PayloadSource payload) override;
+  const roce::Path* path_of(const qp::Operation& op) override;
+  bool goes_by_wire(const qp::Operation& op);
+  std::optional<port::TrainBuilder::Place> place(const port::Route& route, std::uint32_t size);
+  wire::FlowIcrc& icrc_of(const roce::Path& path, std::uint16_t source_port);
+  void share_in_flight();
+  roce::InFlight in_flight() const;
+
+  WireNic& nic_;
+  AddressHandles& handles_;
+  const Options options_;
+  std::optional<WirePeers::Key> peer_;
+  const WirePeers::Count* sharers_ = nullptr;
+  std::uint32_t shared_by_ = 0;
+  std::unique_ptr<roce::Engine> engine_;
+  std::unique_ptr<port::TrainBuilder> builder_;
+  Instant retry_at_ = Instant::never();
+  roce::Path datagram_path_;
+  wire::Flow flow_;
+  std::optional<wire::FlowIcrc> icrc_;
+};
+
+}  // namespace verbena::nic

@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+// The thread that receives when nobody polls.
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+
+#include "base/futex.h"
+#include "base/log.h"
+#include "nic/engine.h"
+#include "nic/nic.h"
+#include "nic/service_thread.h"
+#include "nic/wire_nic.h"
+
+namespace verbena::nic {
+namespace {
+
+// So many polls since we looked last are a program that polls all the time.
+constexpr std::uint32_t kPollsForLease = 64;
+constexpr Duration kNapMin = Duration::microseconds(50);
+constexpr Duration kNapMax = Duration::milliseconds(4);
+// Programs close descriptors that they do not know: after so many packets or naps we look.
+constexpr std::uint32_t kTurnsBetweenChecks = 256;
+
+}  // namespace
+
+bool WireNic::start() {
+  wake_fd_ = port::lift_descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  return start_service_thread("verbena-wire", run_thread, this);
+}
+
+void* WireNic::run_thread(void* wire) {
+  static_cast<WireNic*>(wire)->watch();
+  return nullptr;
+}
+
+void WireNic::watch() {
+  Duration nap = kNapMin;
+  for (std::uint32_t turns = 0;; ++turns) {
+    if (turns % kTurnsBetweenChecks == 0) mend_sockets();
+    if (is_polled()) {
+      const std::uint32_t wakes = wakes_.load(std::memory_order_relaxed);
+      futex_wait(wakes_, wakes, FutexScope::kProcess, nap);
+      nap = std::min(nap * 2, kNapMax);
+      continue;
+    }
+    nap = kNapMin;
+    wait_for_packets();
+    if (is_polled()) continue;
+    receive_patiently();
+  }
+}
+
+bool WireNic::is_polled() {
+  const std::uint32_t polls = engine_.polls();
+  const std::uint32_t moved = polls - polls_seen_;
+  polls_seen_ = polls;
+  return moved >= kPollsForLease;
+}
+
+void WireNic::wait_for_packets() {
+  std::vector<pollfd> watched{{wake_fd_, POLLIN, 0}};
+  {
+    const std::lock_guard guard(receive_lock_);
+    for (const int fd : port_.descriptors())
+      watched.push_back({fd, POLLIN, 0});
+  }
+  if (::poll(watched.data(), watched.size(), -1) <= 0) return;
+  if (watched[0].revents != 0) {
+    std::uint64_t count = 0;
+    if (read(wake_fd_, &count, sizeof count) < 0) return;
+  }
+  const bool is_closed = std::ranges::any_of(
+      watched, [](const pollfd& each) { return (each.revents & (POLLNVAL | POLLERR)) != 0; });
+  if (is_closed) mend_sockets();
+}
+
+void WireNic::look_again() {
+  const std::uint64_t one = 1;
+  static_cast<void>(!write(wake_fd_, &one, sizeof one));
+  wakes_.fetch_add(1, std::memory_order_release);
+  futex_wake(wakes_, 1, FutexScope::kProcess);
+}
+
+// The group keeps the sockets, so those that the program closed are to be had again.
+void WireNic::mend_sockets() {
+  for (;;) {
+    std::optional<SlotNumber> closed;
+    {
+      const std::lock_guard guard(receive_lock_);
+      closed = udp_.check_sockets();
+    }
+    if (!closed) return;
+    LOG_WARN("the program closed the socket of slot %u", closed->value);
+    auto socket = group_.fetch(*closed, nic_.random());
+    if (!socket) return;
+    const std::lock_guard guard(receive_lock_);
+    if (!udp_.add_receiver(*closed, std::move(*socket))) return;
+  }
+}
+
+}  // namespace verbena::nic
