@@ -1,0 +1,306 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+"""Our programs against Linux's rxe, on a wire between a network namespace and a virtual machine.
+
+Unmodified programs and one that checks every byte run on both ends, each end being the server once.
+Everything on the wire is recorded: a checker that uses none of our code recomputes every ICRC, and
+tshark looks for what is malformed. VERBENA_TEST_MODE=long has all sizes and MTUs. See
+docs/interop.md.
+"""
+
+import argparse
+import itertools
+import os
+import pathlib
+import platform
+import re
+import shutil
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+
+sys.dont_write_bytecode = True
+import guest  # noqa: E402
+import kernel  # noqa: E402
+import lab  # noqa: E402
+from check_capture import Checker, Reader  # noqa: E402
+from lab import library  # noqa: E402
+
+LONG = os.environ.get("VERBENA_TEST_MODE") == "long"
+SECONDS = 60  # for one case; most take one or two
+WIRE_MTU = 4200  # path MTU 4096
+PATH_MTUS = (256, 512, 1024, 2048, 4096)
+IPV4, IPV6 = 1, 2  # places in the GID tables of both
+NEEDED = (guest.QEMU, "busybox", "tcpdump", "tshark", "ip", "rdma", "unshare", "dpkg-deb",
+          "ibv_rc_pingpong", "ib_write_bw")
+RXE_PROVIDER = "/etc/libibverbs.d/rxe.driver"
+# tshark guesses what a payload may be, and then calls some of it malformed.
+GUESSES = ("smcr_infiniband", "smb_direct_infiniband", "rpcrdma_infiniband", "nvme_rdma", "lnet_ib",
+           "iser_infiniband", "eth_over_ib", "mellanox_eoib", "sdp_infiniband", "fc_infiniband")
+# Over IPv6, too, rxe sends no UDP checksum.
+MALFORMED = ("_ws.malformed or not infiniband or ip.checksum.status == 0"
+             " or (udp.checksum.status == 0 and udp.checksum != 0)")
+FRAMES_FOR_TSHARK = 500000  # some twenty seconds
+REPORTED = 5
+
+
+class Case:
+    """A program for both ends. Its words hold {device}, {port} and {gid} of the end."""
+
+    def __init__(self, words, check, gid=IPV4, name=None):
+        self.words = [str(word) for word in words]
+        self.check = check
+        self.gid = gid
+        self.name = name or " ".join(word for word in self.words if "{" not in word)
+        self.name += " over IPv6" if gid == IPV6 else ""
+
+
+def exchanges(program):
+    plan = [("rc", 1024, IPV4), ("rc", 256, IPV6), ("rc", 4096, IPV4), ("refusals", 1024, IPV4),
+            ("uc", 2048, IPV4), ("ud", 512, IPV6)]
+    if LONG:
+        parts = ("rc", "refusals", "uc", "ud")
+        plan = list(itertools.product(parts, PATH_MTUS, (IPV4, IPV6)))
+    for part, mtu, gid in plan:
+        words = [program, "{device}", "{gid}", mtu, part, "{port}"]
+        yield Case(words, check_exchange, gid, f"exchange {part}, MTU {mtu}")
+
+
+def pingpongs():
+    plan = [("rc", 4097, 1024, IPV4), ("uc", 3001, 512, IPV4), ("ud", 1021, None, IPV4),
+            ("srq", 2050, 256, IPV4), ("rc", 70001, 4096, IPV6)]
+    if LONG:
+        plan = [(kind, size, mtu, gid) for kind in ("rc", "uc", "srq") for mtu in PATH_MTUS
+                for size in (1, 63, mtu, 3 * mtu + 1) for gid in (IPV4, IPV6)]
+        plan += [("ud", size, None, gid) for size in (1, 63, 1024) for gid in (IPV4, IPV6)]
+    for kind, size, mtu, gid in plan:
+        words = [f"ibv_{kind}_pingpong", "-d", "{device}", "-g", "{gid}", "-p", "{port}"]
+        words += ["-c", "-n", "50", "-s", size, *(["-m", mtu] if mtu else [])]
+        # With fewer receives a datagram may find none.
+        yield Case(words, check_pingpong, gid, f"{words[0]} -s {size}" + f" -m {mtu}" * bool(mtu))
+    for kind in ("rc", "ud"):
+        words = [f"ibv_{kind}_pingpong", "-d", "{device}", "-g", "{gid}", "-p", "{port}"]
+        yield Case([*words, "-e", "-c", "-n", "50", "-s", "999"], check_pingpong,
+                   name=f"{words[0]} -e -s 999")
+
+
+def perftests():
+    plan = [("write", "-s 65537 -m 4096"), ("read", "-s 65537 -m 1024"), ("send", "-s 8191 -m 256"),
+            ("send", "-s 1023 -c UD"), ("write", "-s 10001 -c UC"), ("write", "-s 3001 -b -q 2"),
+            ("atomic", "-A FETCH_AND_ADD"), ("atomic", "-A CMP_AND_SWAP")]
+    if LONG:
+        for mtu in PATH_MTUS:
+            plan += [(verb, f"-a -m {mtu}") for verb in ("write", "read", "send")]
+            plan += [(verb, f"-s 5003 -m {mtu} -b -q 4") for verb in ("write", "read", "send")]
+        plan += [("send", "-c UC -s 20001"), ("send", "-e -s 777"), ("read", "-e -s 777"),
+                 ("atomic", "-A FETCH_AND_ADD -b -q 4"), ("atomic", "-A CMP_AND_SWAP -e")]
+    for verb, options in plan:
+        words = [f"ib_{verb}_bw", "-d", "{device}", "-x", "{gid}", "-p", "{port}", "-F"]
+        words += ["-n", "20" if "-a" in options.split() else "100", *options.split()]
+        yield Case(words, check_perftest, name=f"{words[0]} {options}")
+    if LONG:
+        for gid in (IPV4, IPV6):
+            for verb in ("write", "read", "send", "atomic"):
+                words = [f"ib_{verb}_lat", "-d", "{device}", "-x", "{gid}", "-p", "{port}", "-F"]
+                yield Case([*words, "-n", "100"], check_perftest, gid, f"ib_{verb}_lat")
+
+
+def check_exchange(client, _):
+    if not re.search(r"^[1-9]\d* passed, 0 failed$", client, re.MULTILINE):
+        raise library.Failure(client)
+
+
+def check_pingpong(client, server):
+    for output in (client, server):
+        if "invalid data" in output or "50 iters in" not in output:
+            raise library.Failure("no or wrong result\n" + output)
+
+
+def check_perftest(client, _):
+    # The last column of its table is a rate of messages, or a time.
+    rows = [line.split() for line in client.splitlines() if re.match(r"\s*\d+\s+\d+\s", line)]
+    if not rows or any(float(row[3]) <= 0 for row in rows):
+        raise library.Failure("no result\n" + client)
+
+
+class Bench:
+    """Both ends, and the recording of what goes on between them."""
+
+    def __init__(self, wire, ours, theirs, recording):
+        self.wire = wire
+        self.ours = ours
+        self.theirs = theirs
+        self.recording = recording
+        self.reader = Reader(recording.path)
+        self.checker = Checker()
+        self.ports = itertools.count(20000)
+
+    def run(self, case, server, client):
+        """Runs a case, and looks at what it sent. Returns a note for its line."""
+        before = self.checker.counts.copy()
+        port = next(self.ports)
+        told = []
+        try:
+            told = self.run_pair(case, server, client, port)
+        except library.Failure as failure:
+            try:
+                self.look(before)
+            except library.Failure as wrong:
+                raise library.Failure(f"{failure}\non the wire: {wrong}") from failure
+            raise
+        note = self.look(before)
+        case.check(*told)
+        return note
+
+    def run_pair(self, case, server, client, port):
+        def start(end, *more):
+            words = [word.format(device=end.device, gid=case.gid, port=port) for word in case.words]
+            return end.start([*words, *more])
+
+        programs = {f"server ({server.name})": start(server)}
+        (serving,) = programs.values()
+        try:
+            ready = library.wait_for(
+                lambda: server.is_listening(port) or serving.status() is not None, SECONDS, 0.02)
+            if not ready or serving.status() is not None:
+                raise library.Failure("the server does not listen\n" + serving.output())
+            programs[f"client ({client.name})"] = begun = start(client, server.address)
+            # A client that failed leaves a server that waits for ever.
+            library.wait_for(lambda: begun.status() is not None, SECONDS)
+            library.wait_for(lambda: serving.status() is not None, 0.5 if begun.status() else 10)
+            if any(program.status() != 0 for program in programs.values()):
+                raise library.Failure("\n".join(
+                    f"-- {who}: " + ("still running" if program.status() is None else
+                                     f"exit status {program.status()}") + f"\n{program.output()}"
+                    for who, program in programs.items()))
+            return begun.output(), serving.output()
+        finally:
+            for program in programs.values():
+                program.kill()
+
+    def look(self, before):
+        """Checks the frames that are new; both ends must have sent some."""
+        at_problem = len(self.checker.problems)
+        quiet = time.monotonic() + 0.1  # what tcpdump has not written yet
+        while time.monotonic() < quiet:
+            for frame in self.reader.frames():
+                self.checker.take(frame)
+                quiet = time.monotonic() + 0.1
+            time.sleep(0.02)
+        problems = self.checker.problems[at_problem:]
+        if problems:
+            raise library.Failure(f"{len(problems)} bad frames\n" + "\n".join(problems[:REPORTED]))
+        fresh = self.checker.counts - before
+        sent = {end: 0 for end in ("verbena", "rxe")}
+        for (source, _), count in fresh.items():
+            sent["verbena" if self.is_ours(source) else "rxe"] += count
+        if not sent["verbena"]:
+            raise library.Failure("nothing of ours on the wire")
+        return f"{sent['verbena']} frames of ours, {sent['rxe']} of rxe"
+
+    def is_ours(self, source):
+        family = socket.AF_INET if len(source) == 4 else socket.AF_INET6
+        own = (address.split("/")[0] for address in self.wire.addresses)
+        return source in (socket.inet_pton(family, a) for a in own if (":" in a) == (family == 10))
+
+
+def tshark(path):
+    """What tshark calls malformed, in all that was recorded."""
+    words = ["tshark", "-n", "-r", path, "-c", FRAMES_FOR_TSHARK, "-Y", MALFORMED]
+    words += ["-o", "ip.check_checksum:TRUE", "-o", "udp.check_checksum:TRUE"]
+    for guess in GUESSES:
+        words += ["--disable-heuristic", guess]
+    done = subprocess.run([str(word) for word in words], capture_output=True, text=True,
+                          check=False, timeout=600)
+    if done.returncode != 0:
+        raise library.Failure(f"tshark ends with {done.returncode}\n{done.stderr}")
+    if done.stdout:
+        raise library.Failure("\n".join(done.stdout.splitlines()[:REPORTED]))
+
+
+def run_all(report, bench, program):
+    ends = ((bench.theirs, bench.ours), (bench.ours, bench.theirs))
+    for server, client in ends:
+        for case in itertools.chain(exchanges(program), pingpongs(), perftests()):
+            report.case(f"{server.name} serves: {case.name}",
+                        lambda: bench.run(case, server, client))
+
+
+def summary(bench):
+    for who, is_ours in (("verbena", True), ("rxe", False)):
+        kinds = {name: count for (source, name), count in sorted(bench.checker.counts.items())
+                 if bench.is_ours(source) == is_ours}
+        print(f"{who} sent: " + " ".join(f"{name}={count}" for name, count in kinds.items()))
+
+
+def work(options, report, folder):
+    wire = lab.Wire(WIRE_MTU)
+    machine = guest.Guest(kernel.fetch(options.build / "interop/kernel"), folder, wire)
+    recording = None
+    try:
+        machine.wait_for_boot()
+        print(f"the guest came up in {machine.boot_seconds:.1f} s", flush=True)
+        recording = lab.Recording(wire, options.build / "interop/wire.pcap")
+        bench = Bench(wire, lab.Ours(options.build, wire), machine, recording)
+        run_all(report, bench, str(options.build.resolve() / "bin/test/exchange"))
+        summary(bench)
+    finally:
+        missed = recording.stop() if recording else 0
+        machine.stop()
+    if missed:
+        report.skip("some frames", f"tcpdump missed {missed} of them")
+    report.case("tshark finds nothing malformed", lambda: tshark(recording.path))
+
+
+def cannot(options):
+    """Why this machine is not able to do it at all; what is only not installed is a failure."""
+    if platform.machine() != "x86_64":
+        return f"the guest is an x86-64 machine, this is {platform.machine()}"
+    missing = [name for name in NEEDED if not shutil.which(name)]
+    if not os.path.exists(RXE_PROVIDER):
+        missing.append(RXE_PROVIDER)
+    if missing:
+        raise library.Failure(f"not installed: {', '.join(missing)}; run scripts/setup test")
+    for built in ("bin/verbena", "bin/test/exchange"):
+        if not (options.build / built).exists():
+            raise library.Failure(f"{options.build} has no {built}: build it first")
+    try:
+        lab.require()
+    except lab.Impossible as why:
+        return str(why)
+    return None
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("build", type=pathlib.Path, help="the build folder")
+    parser.add_argument("--only", metavar="REGEX", help="run only the cases whose name matches")
+    options = parser.parse_args()
+    report = library.Report(options.only)
+    if os.environ.get(lab.INSIDE) != "1":
+        try:
+            why = cannot(options)
+            if why:
+                report.skip("interop with rxe", why)
+                return report.close()
+            kernel.fetch(options.build / "interop/kernel")
+        except (library.Failure, kernel.Unavailable) as problem:
+            report.case("the lab", lambda: fail(problem))
+            return report.close()
+        lab.enter()
+    with tempfile.TemporaryDirectory(prefix="verbena-interop-") as folder:
+        try:
+            work(options, report, pathlib.Path(folder))
+        except (library.Failure, OSError) as problem:
+            report.case("the lab", lambda: fail(problem))
+    return report.close()
+
+
+def fail(problem):
+    raise library.Failure(str(problem))
+
+
+if __name__ == "__main__":
+    sys.exit(main())
