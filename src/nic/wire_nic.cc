@@ -107,11 +107,13 @@ bool WireNic::poll() {
 }
 
 // Who could not get the lock counts on us for what had been handed over before.
-void WireNic::receive_patiently() {
+bool WireNic::receive_patiently() {
+  bool found = false;
   do {
     const std::lock_guard guard(receive_lock_);
-    receive();
+    found |= receive();
   } while (has_inbox_.load(std::memory_order_seq_cst));
+  return found;
 }
 
 // With receive_lock_.

@@ -81,7 +81,7 @@ class WireNic final : port::HandOver {
   static void* run_thread(void* wire);
   void watch();
   void wait_for_packets();
-  void receive_patiently();
+  bool receive_patiently();
   void look_again();
   void mend_sockets();
   bool is_polled();

@@ -44,11 +44,11 @@ void WireNic::watch() {
       const std::uint32_t wakes = wakes_.load(std::memory_order_relaxed);
       futex_wait(wakes_, wakes, FutexScope::kProcess, nap);
       nap = std::min(nap * 2, kNapMax);
-      continue;
+      // Who polls all the time leaves nothing here. Others poll a little between other things.
+      if (!receive_patiently()) continue;
     }
     nap = kNapMin;
     wait_for_packets();
-    if (is_polled()) continue;
     receive_patiently();
   }
 }
