@@ -1,0 +1,258 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+"""RoCEv2 on a network: Debian's programs between two network namespaces that a pair of virtual
+Ethernet interfaces joins, and forty processes that share one address.
+
+Runs in namespaces of its own, as root or as an ordinary user who may make them.
+"""
+
+import argparse
+import contextlib
+import os
+import pathlib
+import random
+import signal
+import subprocess
+import sys
+import time
+
+sys.dont_write_bytecode = True
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "conformance"))
+import library  # noqa: E402
+
+SECONDS = 60
+INSIDE = "VERBENA_TEST_INSIDE"
+LONG = os.environ.get("VERBENA_TEST_MODE") == "long"
+ADDRESSES = ("10.9.0.1", "10.9.0.2")
+# The numbers of the GIDs of an interface with all three.
+GIDS = {"link-local": "0", "IPv4": "1", "IPv6": "2"}
+PROCESSES = 40
+
+
+def enter_namespaces():
+    """This program again, alone in a network; never returns."""
+    command = ["unshare", "--net", "--mount"]
+    if os.getuid() != 0:
+        command = ["unshare", "--user", "--map-root-user", "--net", "--mount"]
+    if subprocess.run([*command, "true"], capture_output=True, check=False).returncode != 0:
+        print("SKIP all: no network namespaces here")
+        sys.exit(library.SKIPPED)
+    os.execvpe(
+        command[0], [*command, sys.executable, *sys.argv], {**os.environ, INSIDE: "1"}
+    )
+
+
+def run(*words):
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    if done.returncode != 0:
+        raise library.Failure(f"{' '.join(words)}: {done.stderr.strip()}")
+
+
+class TwoHosts:
+    """`va` here and `vb` in another network, joined."""
+
+    def __init__(self, mtu):
+        self.other = subprocess.Popen(
+            ["unshare", "--net", "sleep", "1000"], preexec_fn=library.die_with_parent
+        )
+        ours = os.readlink("/proc/self/ns/net")
+        there = f"/proc/{self.other.pid}/ns/net"
+        library.wait_for(lambda: os.readlink(there) != ours, 10)
+        self.enter = ["nsenter", f"--net={there}"]
+        run("ip", "link", "add", "va", "type", "veth", "peer", "name", "vb")
+        run("ip", "link", "set", "vb", "netns", str(self.other.pid))
+        self.set_up([], "va", "1", mtu)
+        self.set_up(self.enter, "vb", "2", mtu)
+
+    @staticmethod
+    def set_up(enter, name, last, mtu):
+        run(*enter, "ip", "link", "set", "lo", "up")
+        run(*enter, "ip", "link", "set", name, "addrgenmode", "none", "mtu", str(mtu), "up")
+        run(*enter, "ip", "addr", "add", f"10.9.0.{last}/24", "dev", name)
+        run(*enter, "ip", "addr", "add", f"fd00::{last}/64", "dev", name, "nodad")
+        run(*enter, "ip", "addr", "add", f"fe80::{last}/64", "dev", name, "nodad")
+
+    def close(self):
+        subprocess.run(["ip", "link", "del", "va"], capture_output=True, check=False)
+        self.other.kill()
+        self.other.wait()
+
+    def listens(self, port):
+        shown = subprocess.run(
+            [*self.enter, "ss", "-Hltn", f"sport = :{port}"],
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        return bool(shown.stdout)
+
+    def run_pair(self, words, variables):
+        """The server there, the client here. Returns what they printed."""
+        port = str(library.free_port())
+        command = [words[0], "-p", port, *words[1:]]
+        server = library.Program(
+            [*self.enter, *command, "-d", "vrb_vb"], {**variables, "VERBENA_DEVICES": "vb"}
+        )
+        client = None
+        try:
+            if not library.wait_for(lambda: self.listens(port), SECONDS):
+                raise library.Failure("the server does not listen\n" + server.output())
+            client = library.Program(
+                [*command, "-d", "vrb_va", ADDRESSES[1]], {**variables, "VERBENA_DEVICES": "va"}
+            )
+            both = (client, server)
+            library.wait_for(lambda: all(x.process.poll() is not None for x in both), SECONDS)
+            if any(x.process.poll() != 0 for x in both):
+                raise library.Failure(library.told(client, server))
+            return client.output(), server.output()
+        finally:
+            for program in (server, client):
+                if program:
+                    program.kill()
+
+
+def programs(mtu):
+    """What runs over every kind of address."""
+    verbs_mtu = "4096" if mtu == 9000 else "1024"
+    for kind in ("rc", "uc", "srq"):
+        yield [f"ibv_{kind}_pingpong", "-c", "-s", "70001", "-m", verbs_mtu, "-n", "100"]
+    yield ["ibv_ud_pingpong", "-c", "-s", "1000", "-n", "100"]
+    yield ["ibv_rc_pingpong", "-c", "-e", "-m", "256", "-n", "100"]
+
+
+def more_programs():
+    for verb in ("write", "read", "send"):
+        yield [f"ib_{verb}_bw", "-F", "-s", "65537", "-n", "200", "-q", "2"]
+    yield ["ib_atomic_bw", "-F", "-n", "200"]
+    yield ["ib_send_lat", "-F", "-e", "-n", "200"]
+    yield ["ib_send_bw", "-F", "-c", "UD", "-s", "1024", "-n", "200"]
+
+
+def with_gid(words, gid):
+    return [*words, "-g" if words[0].startswith("ibv_") else "-x", gid]
+
+
+def between_hosts(report, variables):
+    for mtu in (1500, 9000):
+        hosts = TwoHosts(mtu)
+        try:
+            for kind, gid in GIDS.items():
+                all_words = [*programs(mtu), *(more_programs() if kind != "link-local" else ())]
+                for words in all_words:
+                    name = f"MTU {mtu}, {kind}: {' '.join(words)}"
+                    command = with_gid(words, gid)
+                    report.case(name, lambda c=command: hosts.run_pair(c, variables) and None)
+        finally:
+            hosts.close()
+
+
+def over_a_bad_line(report, variables):
+    """One packet in a hundred is lost, in both directions."""
+    hosts = TwoHosts(1500)
+    try:
+        netem = ["tc", "qdisc", "add", "dev", "va", "root", "netem", "loss", "1%"]
+        try:
+            run(*netem)
+        except (library.Failure, OSError) as why:
+            report.skip("1 % loss", str(why))
+            return
+        for words in (
+            ["ibv_rc_pingpong", "-c", "-s", "70001", "-n", "200"],
+            ["ib_write_bw", "-F", "-s", "65536", "-n", "500"],
+            ["ib_read_bw", "-F", "-s", "65536", "-n", "500"],
+        ):
+            command = with_gid(words, GIDS["IPv4"])
+            report.case(
+                f"1 % loss: {' '.join(words)}",
+                lambda c=command: hosts.run_pair(c, variables) and None,
+            )
+    finally:
+        hosts.close()
+
+
+class Pair:
+    """A server and its client on `lo`, by the wire."""
+
+    def __init__(self, variables, iterations):
+        self.port = library.free_port()
+        self.variables = variables
+        self.words = ["ibv_rc_pingpong", "-c", "-g", "0", "-d", "vrb_lo", "-p", str(self.port)]
+        self.words += ["-s", "20001", "-n", str(iterations)]
+        self.server = library.Program(self.words, variables)
+        self.client = None
+
+    def connect(self):
+        if not library.wait_for(lambda: library.is_listening(self.port), SECONDS):
+            raise library.Failure("the server does not listen\n" + self.server.output())
+        self.client = library.Program([*self.words, "127.0.0.1"], self.variables)
+
+    def both(self):
+        return [one for one in (self.client, self.server) if one]
+
+    def is_done(self):
+        return all(one.process.poll() is not None for one in self.both())
+
+    def check(self):
+        for one in self.both():
+            if one.process.poll() != 0 or "iters in" not in one.output():
+                raise library.Failure(f"{one.process.poll()}\n{one.output()}")
+
+    def kill(self, how=signal.SIGKILL):
+        for one in self.both():
+            with contextlib.suppress(ProcessLookupError):
+                one.process.send_signal(how)
+            one.process.wait()
+
+
+def forty_processes(variables, is_deadly):
+    """They share the port; with `is_deadly`, a third is killed while the others go on."""
+    seed = random.randrange(1 << 32)
+    dice = random.Random(seed)
+    pairs = [Pair(variables, 300) for _ in range(PROCESSES // 2)]
+    try:
+        for pair in pairs:
+            pair.connect()
+        if is_deadly:
+            victims = dice.sample(pairs, len(pairs) // 3)
+            for victim in victims:
+                time.sleep(dice.uniform(0, 0.3))
+                victim.kill()
+                pairs.append(Pair(variables, 300))
+                pairs[-1].connect()
+            pairs = [pair for pair in pairs if pair not in victims]
+        if not library.wait_for(lambda: all(pair.is_done() for pair in pairs), SECONDS, 0.05):
+            stuck = [pair for pair in pairs if not pair.is_done()]
+            raise library.Failure(
+                f"seed {seed}: {len(stuck)} pairs of {len(pairs)} are not done\n"
+                + "\n".join(one.output() for pair in stuck for one in pair.both())
+            )
+        for pair in pairs:
+            pair.check()
+        return f"{len(pairs)} pairs"
+    finally:
+        for pair in pairs:
+            pair.kill()
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--library", default=os.environ.get("VERBENA_LIBRARY"))
+    parser.add_argument("--only", metavar="REGEX", help="run only the cases whose name matches")
+    options = parser.parse_args()
+    if not options.library:
+        parser.error("--library or VERBENA_LIBRARY is needed")
+    if INSIDE not in os.environ:
+        enter_namespaces()
+    variables = library.environment(options.library)
+    report = library.Report(options.only)
+    run("ip", "link", "set", "lo", "up")
+    on_lo = {**variables, "VERBENA_PATH": "wire"}
+    report.case("forty processes", lambda: forty_processes(on_lo, False))
+    report.case("forty processes, some killed", lambda: forty_processes(on_lo, True))
+    between_hosts(report, variables)
+    over_a_bad_line(report, variables)
+    return report.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
