@@ -123,8 +123,27 @@ class Guest:
     def is_listening(self, port):
         return self.ask(listening=port)
 
+    def call(self, line):
+        """Runs a command that must succeed."""
+        program = self.start(line.split())
+        library.wait_for(lambda: program.status() is not None, ANSWER_SECONDS)
+        if program.status() != 0:
+            program.kill()
+            raise library.Failure(f"the guest: {line}: {program.output()}")
+
     def set_mtu(self, mtu):
-        self.ask(mtu=mtu)
+        self.call(f"ip link set eth0 mtu {mtu}")
+
+    def lose(self, one_in):
+        """Of RoCEv2 over IPv4, one packet in so many is lost, in each direction."""
+        self.call("tc qdisc add dev eth0 clsact")
+        match = "protocol ip u32 match ip dport 4791 0xffff"
+        for direction in ("ingress", "egress"):
+            self.call(f"tc filter add dev eth0 {direction} {match} action ok random netrand drop"
+                      f" {one_in}")
+
+    def lose_nothing(self):
+        self.call("tc qdisc del dev eth0 clsact")
 
     def stop(self):
         if self.channel and self.process.poll() is None:

@@ -3,7 +3,7 @@
 
 A line of JSON a message, both ways, over a port of virtio-serial. From the host:
   {"start": ID, "words": [...], "folder": ..., "environment": {...}}
-  {"kill": ID}   {"mtu": N}   {"listening": PORT}   {"off": true}
+  {"kill": ID}   {"listening": PORT}   {"off": true}
 To the host:
   {"ready": seconds since the boot}   {"failed": why}
   {"id": ID, "output": text}   {"id": ID, "status": N}   {"answer": value}
@@ -133,9 +133,6 @@ def serve(channel):
             jobs.kill(message["kill"])
         elif "listening" in message:
             channel.send(answer=is_listening(message["listening"]))
-        elif "mtu" in message:
-            call("ip", "link", "set", "eth0", "mtu", str(message["mtu"]))
-            channel.send(answer=True)
         elif "off" in message:
             return
 

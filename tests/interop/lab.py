@@ -5,6 +5,7 @@ it. The namespace has no name and belongs to the test's process: it goes with it
 
 import os
 import pathlib
+import re
 import subprocess
 import sys
 
@@ -14,7 +15,7 @@ import library  # noqa: E402
 
 INSIDE = "VERBENA_INTEROP_INSIDE"
 TUN = "/dev/net/tun"
-SNAPSHOT_BUFFER_KIB = 65536
+BUFFER_MIB = 64
 
 
 class Impossible(Exception):
@@ -81,21 +82,28 @@ class Wire:
 
 
 class Recording:
-    """tcpdump at the wire, from now on."""
+    """A recording of the wire, from now on."""
 
     def __init__(self, wire, path):
         self.path = path
-        words = ["tcpdump", "-i", wire.interface, "-U", "--immediate-mode", "-s", "0", "-n"]
-        words += ["-B", str(SNAPSHOT_BUFFER_KIB), "-Z", "root", "-w", str(path)]
-        words += ["udp", "port", "4791"]
+        path.unlink(missing_ok=True)
+        # tcpdump writes each packet at once, but insists on changing its user, which it must not
+        # where an ordinary user is root of a namespace only. dumpcap writes now and then.
+        is_root = pathlib.Path("/proc/self/setgroups").read_text(encoding="ascii") == "allow\n"
+        self.delay = 0.1 if is_root else 0.9
+        words = ["tcpdump", "-U", "--immediate-mode", "-n", "-B", BUFFER_MIB * 1024, "-Z", "root"]
+        if not is_root:
+            words = ["dumpcap", "-P", "-q", "-B", BUFFER_MIB]
+        words += ["-i", wire.interface, "-s", 65535, "-w", path]
+        words += ["udp port 4791"] if is_root else ["-f", "udp port 4791"]
         self.log = open(f"{path}.log", "w+", encoding="utf-8")
         self.process = subprocess.Popen(
-            words, stdin=subprocess.DEVNULL, stdout=self.log, stderr=self.log,
-            preexec_fn=library.die_with_parent,
+            [str(word) for word in words], stdin=subprocess.DEVNULL, stdout=self.log,
+            stderr=self.log, preexec_fn=library.die_with_parent,
         )
-        begun = library.wait_for(lambda: "listening on" in self.said(), 20)
+        begun = library.wait_for(lambda: path.exists() and path.stat().st_size > 0, 20)
         if not begun:
-            raise library.Failure("tcpdump does not begin: " + self.said())
+            raise library.Failure("nothing is recorded: " + self.said())
 
     def said(self):
         return pathlib.Path(self.log.name).read_text(encoding="utf-8")
@@ -105,8 +113,11 @@ class Recording:
         if self.process.poll() is None:
             self.process.terminate()
         self.process.wait()
-        words = self.said().split("packets dropped by kernel")[0].split()
-        return int(words[-1]) if words and words[-1].isdigit() else 0
+        found = re.search(r"(\d+) packets? dropped by kernel|received/dropped.*: \d+/(\d+)",
+                          self.said())
+        if not found:
+            raise library.Failure("the recording ended early: " + self.said())
+        return int(found.group(1) or found.group(2))
 
 
 class Ours:
