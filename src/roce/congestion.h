@@ -19,7 +19,10 @@ class Congestion {
   virtual void acknowledged(std::size_t bytes, std::optional<Duration> round_trip, Instant now) = 0;
   // A CNP came (A17.9.3).
   virtual void notified(Instant now) = 0;
+  // A gap showed.
   virtual void lost(Instant now) = 0;
+  // Nothing was answered for the local ACK timeout.
+  virtual void timed_out(Instant now) { lost(now); }
   // Bytes that may be on their way and not acknowledged.
   virtual std::size_t window() const = 0;
   // The next packet does not leave before this; in the past: at once.

@@ -31,6 +31,7 @@ class Dcqcn final : public Congestion {
   void acknowledged(std::size_t, std::optional<Duration>, Instant) override {}
   void notified(Instant now) override;
   void lost(Instant) override {}
+  void timed_out(Instant now) override { notified(now); }
   std::size_t window() const override { return SIZE_MAX; }
   Instant next_departure(Instant now) override;
 

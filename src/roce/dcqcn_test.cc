@@ -3,8 +3,6 @@
 
 #include <gtest/gtest.h>
 
-#include "roce/delay_control.h"
-
 namespace verbena::roce {
 namespace {
 
@@ -57,35 +55,6 @@ TEST(Dcqcn, LetsPacketsLeaveAtItsRate) {
   control.notified(now);
   control.sent(12'500, now);  // 100,000 bits at 12.5 Gb/s
   EXPECT_EQ((control.next_departure(now) - now).count_nanoseconds(), 8000);
-}
-
-TEST(DelayControl, GrowsWhileRoundTripsAreShort) {
-  DelayControl control({.window_max = 1 << 20});
-  Instant now = Instant::at(1000);
-  control.lost(now = now + Duration::milliseconds(1));
-  const std::size_t before = control.window();
-  for (int i = 0; i < 100; ++i) {
-    now = now + Duration::microseconds(20);
-    control.acknowledged(control.window(), Duration::microseconds(20), now);
-  }
-  EXPECT_NEAR(static_cast<double>(control.window()), static_cast<double>(before) + 100 * 4096,
-              4096);
-}
-
-TEST(DelayControl, ShrinksOnceARoundTripWhileTheyAreLong) {
-  DelayControl control;
-  Instant now = Instant::at(1'000'000);
-  control.acknowledged(4096, Duration::microseconds(20), now);
-  const std::size_t before = control.window();
-  for (int i = 0; i < 10; ++i)
-    control.acknowledged(4096, Duration::microseconds(70), now);
-  // Half of the round trip is too much: 0.8 of that.
-  EXPECT_NEAR(static_cast<double>(control.window()), static_cast<double>(before) * 0.6, 4096);
-  for (int i = 0; i < 100; ++i) {
-    now = now + Duration::microseconds(100);
-    control.acknowledged(4096, Duration::microseconds(90), now);
-  }
-  EXPECT_EQ(control.window(), DelayControlOptions{}.window_min);
 }
 
 }  // namespace

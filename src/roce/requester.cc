@@ -92,7 +92,8 @@ void Requester::arm(Instant now) {
   if (timers_.retry == Instant::never() && timeout_ != Duration()) timers_.retry = now + timeout_;
   const bool is_asked = asked_upto_ - acknowledged_ > 0;
   if (is_asked && timers_.probe == Instant::never()) {
-    timers_.probe = now + round_trip_.probe_after();
+    const bool has_begun = line_.oldest().brings_back && line_.oldest().first != finished_;
+    timers_.probe = now + (has_begun ? round_trip_.probe_rest_after() : round_trip_.probe_after());
   }
 }
 
@@ -161,7 +162,7 @@ void Requester::time_out(qp::SendWindow& window, const Now& now) {
   timers_.retry = Instant::never();
   if (!is_in_flight() || timers_.resume != Instant::never()) return;
   ++counters_.timeouts;
-  if (congestion_) congestion_->lost(now);
+  if (congestion_) congestion_->timed_out(now);
   window.answered(window.oldest(), qp::Answer::kSilence, now);
   start_over(window);
 }
@@ -172,6 +173,7 @@ void Requester::start_over(qp::SendWindow& window) {
   if (line_.is_empty()) return;
   cursor_ = window.oldest();
   go_back(finished_);
+  starts_over_at_ = finished_;
   timers_ = {};
   timers_.resume = window.resume_at().value_or(Instant::never());
 }

@@ -100,13 +100,14 @@ class Requester {
   void take_acknowledge(const wire::Packet& packet, qp::SendWindow& window, const Now& now);
   void take_nak(const wire::Packet& packet, qp::SendWindow& window, const Now& now);
   void take_sequence_nak(Psn expected, const Now& now);
-  void take_gap(Psn first, std::uint32_t count);
+  void take_gap(Psn first, std::uint32_t count, Instant now);
   void take_refusal(Psn at, qp::Answer answer, std::uint8_t rnr_timer, qp::SendWindow& window,
                     const Now& now);
   void take_answer(const wire::Packet& packet, std::span<const std::byte> bytes,
                    qp::SendWindow& window, const Now& now);
   void acknowledge_upto(Psn psn, qp::SendWindow& window, const Now& now);
   void advance(qp::SendWindow& window, const Now& now);
+  std::optional<Duration> take_measurement(Instant now);
   void made_progress(std::uint64_t bytes, Instant now);
 
   // Loss.
@@ -120,6 +121,7 @@ class Requester {
   void go_back(Psn to);
   void follow(qp::SendWindow& window);
   void arm(Instant now);
+  void ask_when_stalled(Instant now);
 
   std::uint64_t bytes_at(const Flight& flight, Psn psn) const;
   bool is_in_flight() const { return high_ - finished_ > 0; }
@@ -146,6 +148,7 @@ class Requester {
   Psn repaired_;    // gaps before this are being repaired
   Repairs repairs_;
   std::optional<Psn> probed_upto_;
+  std::optional<Psn> starts_over_at_;  // after a timeout
   Psn went_back_to_;
   Instant went_back_at_;
 
@@ -154,6 +157,7 @@ class Requester {
   struct Timed {
     Psn psn;
     Instant at;
+    bool is_doubtful = false;
   };
   std::optional<Timed> timed_;
   std::uint32_t unasked_ = 0;  // packets since one asked for an acknowledgement

@@ -70,7 +70,7 @@ void Requester::take_nak(const wire::Packet& packet, qp::SendWindow& window, con
   }
   const bool is_sequence = packet.syndrome.kind() == AethKind::kNak &&
                            packet.syndrome.nak_code() == NakCode::kPsnSequenceError;
-  if (is_sequence && settings_.selective) return take_gap(packet.psn, packet.msn.value());
+  if (is_sequence && settings_.selective) return take_gap(packet.psn, packet.msn.value(), now);
   const Psn at = packet.psn;
   acknowledge_upto(at, window, now);
   if (line_.is_empty()) return;
@@ -95,9 +95,10 @@ void Requester::take_sequence_nak(Psn expected, const Now& now) {
 }
 
 // Selective: only what is missing, and nothing is acknowledged.
-void Requester::take_gap(Psn first, std::uint32_t count) {
+void Requester::take_gap(Psn first, std::uint32_t count, Instant now) {
   const auto sent_behind = static_cast<std::uint32_t>(high_ - first);
   ++counters_.naks;
+  if (congestion_) congestion_->lost(now);
   repairs_.add(first, std::clamp(count, 1u, std::min(sent_behind, kInFlightPacketsMax)));
   round_trip_.heard();
 }
@@ -174,15 +175,22 @@ void Requester::advance(qp::SendWindow& window, const Now& now) {
   note_gap(now);
 }
 
+std::optional<Duration> Requester::take_measurement(Instant now) {
+  if (!timed_ || acknowledged_ - timed_->psn <= 0) return std::nullopt;
+  const Timed timed = *timed_;
+  timed_.reset();
+  if (timed.is_doubtful) {
+    if (!round_trip_.believes(now - timed.at)) return std::nullopt;
+  } else {
+    round_trip_.sample(now - timed.at);
+  }
+  return now - timed.at;
+}
+
 // Somebody is there: timers begin again. When no more than what was probed is acknowledged, it was
 // lost, and what lies behind it is sent again.
 void Requester::made_progress(std::uint64_t bytes, Instant now) {
-  std::optional<Duration> measured;
-  if (timed_ && acknowledged_ - timed_->psn > 0) {
-    measured = now - timed_->at;
-    round_trip_.sample(*measured);
-    timed_.reset();
-  }
+  const std::optional<Duration> measured = take_measurement(now);
   round_trip_.heard();
   if (congestion_) congestion_->acknowledged(bytes, measured, now);
   if (probed_upto_ && acknowledged_ - *probed_upto_ <= 0 && *probed_upto_ - send_ < 0) {

@@ -32,6 +32,7 @@ void Requester::issue(qp::SendWindow& window, qp::Budget& budget, const Now& now
   timers_.departure = Instant::never();
   while (!budget.spent()) {
     const std::optional<Step> step = next_step(window, now);
+    if (!step) ask_when_stalled(now);
     if (!step || !send(*step, window, budget, now)) break;
   }
   timers_.resume = window.resume_at().value_or(Instant::never());
@@ -99,17 +100,24 @@ bool Requester::admit(qp::SendWindow& window, const Now& now) {
 // on its way.
 std::uint32_t Requester::room_at(const Flight& flight, Psn psn) {
   const auto out = static_cast<std::uint32_t>(psn - finished_);
-  if (out == 0) return std::max(1u, most_.packets);
   if (out >= most_.packets) return 0;
   std::uint64_t bytes_max = most_.bytes;
   if (congestion_) bytes_max = std::min<std::uint64_t>(bytes_max, congestion_->window());
   const std::uint64_t bytes_out = bytes_at(flight, psn) - bytes_finished_;
   const std::uint64_t wanted = std::min<std::uint64_t>(
       settings_.path_mtu, flight.before + flight.length - bytes_at(flight, psn));
-  if (bytes_out + wanted > bytes_max) return 0;
-  const std::uint64_t fits =
-      std::max<std::uint64_t>(1, (bytes_max - bytes_out) / settings_.path_mtu);
+  if (out != 0 && bytes_out + wanted > bytes_max) return 0;
+  const std::uint64_t left = bytes_max - std::min(bytes_max, bytes_out);
+  const std::uint64_t fits = std::max<std::uint64_t>(1, left / settings_.path_mtu);
   return static_cast<std::uint32_t>(std::min<std::uint64_t>(fits, most_.packets - out));
+}
+
+// What may be on its way became less, and nobody was asked to acknowledge what is: the last packet
+// once more, and asking, after the pause of a probe.
+void Requester::ask_when_stalled(Instant now) {
+  if (is_in_flight() && asked_upto_ - acknowledged_ <= 0 && timers_.probe == Instant::never()) {
+    timers_.probe = now + round_trip_.probe_after();
+  }
 }
 
 bool Requester::may_depart(const Now& now) {
@@ -156,6 +164,10 @@ std::uint32_t Requester::count_to_ask(const Flight& flight, const Step& step) {
 }
 
 bool Requester::asks_for_answer(const Flight& flight, const Step& step) {
+  // The first packet of all measures the way while nothing of ours waits on it.
+  if (!round_trip_.is_known() && !timed_) return true;
+  // And the first after a timeout shows whether the peer is there.
+  if (starts_over_at_ == step.psn) return true;
   const bool is_last = step.psn.next() == flight.end();
   const std::uint32_t often = std::clamp(most_.packets / kAsksPerWindow, 1u, kAskAtLeastEvery);
   return is_last || step.most == 1 || unasked_ + 1 >= often;
@@ -210,15 +222,20 @@ Wire::Sent Requester::send_request(const Flight& flight, Psn psn, std::uint32_t 
 void Requester::sent(const Step& step, std::size_t bytes, bool asks, Instant now) {
   ++counters_.packets;
   unasked_ = asks ? 0 : unasked_ + 1;
+  if (starts_over_at_ == step.psn) starts_over_at_.reset();
   const Psn end = step.psn + step.most;
   const bool is_new = end - high_ > 0;
   if (is_new) {
     high_ = end;
-    if (asks && !timed_) timed_ = Timed{step.psn, now};
+    if (asks && !timed_) timed_ = Timed{.psn = step.psn, .at = now};
   } else {
     ++counters_.repeated;
-    // The answer to this may be the answer to the first sending (Karn).
-    if (timed_ && timed_->psn - step.psn >= 0) timed_.reset();
+    // The answer may be to this sending, or to the first (Karn). After a probe it is the first when
+    // nothing was lost.
+    if (timed_ && timed_->psn - step.psn >= 0) {
+      timed_->is_doubtful = true;
+      if (!step.is_repair || !probed_upto_) timed_.reset();
+    }
   }
   if (step.is_repair) {
     repairs_.take(step.most);
