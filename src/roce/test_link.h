@@ -29,12 +29,15 @@ struct LinkOptions {
 };
 
 struct InTransit {
-  Instant at;
+  Instant at{};
   std::uint64_t order = 0;
   int to = 0;
+  bool is_ecn_capable = false;
   bool is_marked = false;
   std::vector<std::byte> bytes;
 };
+
+inline constexpr std::size_t kAround = 20 + 8 + 38;  // IP, UDP, and what Ethernet puts around it
 
 class Link {
  public:
@@ -72,8 +75,12 @@ class Link {
       return Wire::Sent::kSent;
     }
     const bool is_marked = outgoing.is_ecn_capable && chance(options.mark);
-    if (chance(options.duplicate)) enter(from, std::vector<std::byte>(bytes), is_marked);
-    enter(from, std::move(bytes), is_marked);
+    const InTransit frame{.to = 1 - from,
+                          .is_ecn_capable = outgoing.is_ecn_capable,
+                          .is_marked = is_marked,
+                          .bytes = {}};
+    if (chance(options.duplicate)) enter(frame, std::vector<std::byte>(bytes));
+    enter(frame, std::move(bytes));
     return Wire::Sent::kSent;
   }
   bool has_no_room(int from) const { return busy_[from] > now + options.backlog_max; }
@@ -93,7 +100,6 @@ class Link {
   SeededRandom& random() { return random_; }
 
  private:
-  static constexpr std::size_t kAround = 20 + 8 + 38;  // IP, UDP, and what Ethernet puts around it
   struct Later {
     bool operator()(const InTransit& a, const InTransit& b) const {
       return a.at != b.at ? a.at > b.at : a.order > b.order;
@@ -104,10 +110,12 @@ class Link {
     return Duration::nanoseconds(
         static_cast<std::int64_t>(bytes * 8 * 1'000'000'000 / options.bits_per_second));
   }
-  void enter(int from, std::vector<std::byte> bytes, bool is_marked) {
-    Instant at = busy_[from] + options.delay;
-    if (chance(options.reorder)) at = at + options.reorder_by;
-    queue_.push({at, order_++, 1 - from, is_marked, std::move(bytes)});
+  void enter(InTransit packet, std::vector<std::byte> bytes) {
+    packet.at = busy_[1 - packet.to] + options.delay;
+    if (chance(options.reorder)) packet.at = packet.at + options.reorder_by;
+    packet.order = order_++;
+    packet.bytes = std::move(bytes);
+    queue_.push(std::move(packet));
   }
   std::vector<std::byte> take_spare() {
     if (spare_.empty()) return {};
