@@ -64,9 +64,12 @@ class Qp final : qp::QpEvents {
 
   // RTR: a new carrier for a new connection; `is_local`: the peer may be on this host.
   void begin_connection(bool is_local);
-  // RTR: by the wire, also to this host if `all_by_wire`. Datagrams to this host otherwise go on as
-  // without it.
-  void begin_on_wire(WireNic& wire, bool all_by_wire);
+  // RTR: by the wire. Datagrams to this host go on as without it, unless it is for all.
+  struct WireUse {
+    bool is_local = false;  // the peer's address is one of this host's
+    bool is_for_all = false;
+  };
+  void begin_on_wire(WireNic& wire, const WireUse& use);
   // RTS and changes there.
   void set_timeout();
   // RESET, ERR and destruction: the peer learns that we are gone.

@@ -29,9 +29,8 @@ void count_dependents(Qp& qp, std::uint32_t by) {
 // Which way a queue pair takes from RTR on.
 struct Way {
   bool is_begun = false;  // it goes to RTR
-  bool is_local = false;  // the peer's address is one of this host's
-  bool all_by_wire = false;
   WireNic* wire = nullptr;
+  Qp::WireUse use;
 };
 
 // Without the queue pair's lock: the wire may have to be made ready.
@@ -41,11 +40,11 @@ Way way_of(Qp& qp, const qp::QpAttributes& wanted, std::uint32_t mask) {
   if (!way.is_begun) return way;
   Context& context = *qp.pd().context;
   const bool is_datagram = qp.pair.config().type == qp::QpType::kUd;
-  way.is_local = !is_datagram && host::is_local_address(wanted.path.destination);
-  way.all_by_wire = context.nic().sharing().policy().path == Path::kWire;
+  way.use.is_local = !is_datagram && host::is_local_address(wanted.path.destination);
+  way.use.is_for_all = context.nic().sharing().policy().path == Path::kWire;
   // Datagrams may come from other hosts, but not to the loopback interface.
-  const bool may_come = is_datagram ? !context.device().is_loopback : !way.is_local;
-  if (way.all_by_wire || may_come) way.wire = qp.engine().wire_for(qp.number().slot());
+  const bool may_come = is_datagram ? !context.device().is_loopback : !way.use.is_local;
+  if (way.use.is_for_all || may_come) way.wire = qp.engine().wire_for(qp.number().slot());
   return way;
 }
 
@@ -56,11 +55,11 @@ bool follow_move(Qp& qp, qp::QpState from, const Way& way) {
   if (to == qp::QpState::kReset) qp.end_connection();
   if (from == qp::QpState::kInit && to == qp::QpState::kReadyToReceive) {
     if (way.wire) {
-      qp.begin_on_wire(*way.wire, way.all_by_wire);
+      qp.begin_on_wire(*way.wire, way.use);
       return false;
     }
     if (qp.pair.config().type == qp::QpType::kUd) return false;
-    const bool is_looked_for = way.is_local && !way.all_by_wire;
+    const bool is_looked_for = way.use.is_local && !way.use.is_for_all;
     qp.begin_connection(is_looked_for);
     return is_looked_for;
   }

@@ -14,7 +14,7 @@ std::uint32_t bytes_of_mtu(std::uint8_t code) { return 128U << code; }
 
 }  // namespace
 
-void Qp::begin_on_wire(WireNic& wire, bool all_by_wire) {
+void Qp::begin_on_wire(WireNic& wire, const WireUse& use) {
   end_connection();
   Context& context = *pd_->context;
   const qp::QpAttributes& attributes = pair.attributes();
@@ -38,11 +38,12 @@ void Qp::begin_on_wire(WireNic& wire, bool all_by_wire) {
   wire_ = std::make_unique<WireQp>(wire, context.nic().address_handles(),
                                    WireQp::Options{.settings = settings,
                                                    .interface = context.device().interface_index,
-                                                   .all_by_wire = all_by_wire});
+                                                   .is_on_this_host = use.is_local,
+                                                   .all_by_wire = use.is_for_all});
 }
 
 bool Qp::turn_on_wire(const Now& now) {
-  if (wire_->is_stuck()) wire_->flush(now);
+  wire_->begin(now);
   roce::Engine& engine = wire_->engine();
   qp::Budget answers;
   engine.collect(pair.window(), answers, now);

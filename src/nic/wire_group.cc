@@ -134,13 +134,23 @@ Result<UniqueFd, WireError> WireGroup::receive(int mailbox, std::uint64_t nonce,
 }
 
 Result<UniqueFd, WireError> WireGroup::fetch(SlotNumber slot, RandomSource& random) {
+  return ask(slot, Whose::kOurs, random);
+}
+
+Result<UniqueFd, WireError> WireGroup::fetch_peers(SlotNumber slot, RandomSource& random) {
+  return ask(slot, Whose::kAnybodys, random);
+}
+
+Result<UniqueFd, WireError> WireGroup::ask(SlotNumber slot, Whose whose, RandomSource& random) {
   Asker asker;
   const UniqueFd mailbox = make_mailbox(asker);
   if (!mailbox) return refuse(WireError::kNoSockets);
   asker.nonce = random.next();
-  if (!control_.submit([this, slot, asker] { want(slot, asker); })) {
-    return refuse(WireError::kNoAnswer);
-  }
+  const bool is_accepted = control_.submit([this, slot, whose, asker] {
+    if (whose == Whose::kOurs) return want(slot, asker);
+    show(slot, asker);
+  });
+  if (!is_accepted) return refuse(WireError::kNoAnswer);
   return receive(mailbox.get(), asker.nonce, slot);
 }
 
@@ -179,6 +189,13 @@ void WireGroup::want(SlotNumber slot, const Asker& asker) {
   askers_[slot].push_back(asker);
   if (stage_ == Stage::kIdle) begin(clock_now());
   links_.plan_tick();
+}
+
+void WireGroup::show(SlotNumber slot, const Asker& asker) {
+  const host::PrivateFd* const socket = group_ ? group_->socket_for(slot) : nullptr;
+  if (socket) return tell(asker, {asker.nonce, slot.value, 0}, socket->get());
+  const auto error = static_cast<std::uint32_t>(WireError::kNoSockets);
+  tell(asker, {asker.nonce, slot.value, error}, -1);
 }
 
 void WireGroup::begin(Instant now) {

@@ -56,6 +56,8 @@ class WireGroup final : port::GroupEvents {
   // few milliseconds; waits for some seconds at most. Not on the control thread, and without any
   // lock that it takes.
   Result<UniqueFd, WireError> fetch(SlotNumber slot, RandomSource& random);
+  // The socket of any slot of this host, to look at its receive buffer.
+  Result<UniqueFd, WireError> fetch_peers(SlotNumber slot, RandomSource& random);
 
   // -- the control thread ------------------------------------------------------------------------
   static bool is_message(std::span<const std::byte> bytes);
@@ -84,12 +86,17 @@ class WireGroup final : port::GroupEvents {
     kJoining,
   };
 
+  // Whose socket is asked for.
+  enum class Whose : std::uint8_t { kOurs, kAnybodys };
+
+  Result<UniqueFd, WireError> ask(SlotNumber slot, Whose whose, RandomSource& random);
   static UniqueFd make_mailbox(Asker& asker);
   static Result<UniqueFd, WireError> receive(int mailbox, std::uint64_t nonce, SlotNumber slot);
   static void tell(const Asker& asker, const Answer& answer, int socket);
 
   // The control thread.
   void want(SlotNumber slot, const Asker& asker);
+  void show(SlotNumber slot, const Asker& asker);
   void begin(Instant now);
   void try_lock(Instant now);
   void reach_members(Instant now);

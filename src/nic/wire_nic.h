@@ -24,6 +24,7 @@
 #include "base/types.h"
 #include "nic/train_pool.h"
 #include "nic/wire_flows.h"
+#include "nic/wire_gauges.h"
 #include "nic/wire_group.h"
 #include "nic/wire_peers.h"
 #include "port/handover.h"
@@ -56,6 +57,11 @@ class WireNic final : port::HandOver {
   port::Port& port() { return port_; }
   TrainPool& trains() { return trains_; }
   WirePeers& peers() { return peers_; }
+  // Whether the process of this host that holds the slot takes more.
+  bool has_room_at(SlotNumber slot) {
+    if (gauges_.want(slot)) look_again();
+    return gauges_.has_room(slot);
+  }
   // A connection begins, or ends: while there is one, pollers look at the sockets.
   void connected() { connections_.fetch_add(1, std::memory_order_relaxed); }
   void disconnected() { connections_.fetch_sub(1, std::memory_order_relaxed); }
@@ -99,6 +105,7 @@ class WireNic final : port::HandOver {
   WireGroup group_;
   TrainPool trains_;
   WirePeers peers_;
+  WireGauges gauges_;
   Counters counters_;
 
   Mutex joining_lock_;  // before everything else

@@ -12,6 +12,10 @@ namespace {
 
 // When the system takes no more.
 constexpr Duration kFullPause = Duration::microseconds(100);
+// So much is sent to a process of this host between two looks at its receive buffer.
+constexpr std::size_t kBytesUnseen = 64 * 1024;
+// A process of this host that takes nothing for so long is stopped: what it is sent is lost.
+constexpr Duration kPatience = Duration::seconds(1);
 // What a receive buffer of common size holds (net.core.rmem_max: 212,992), with a reserve; the
 // peer's is not known.
 constexpr std::uint32_t kInFlightBytes = 192 * 1024;
@@ -31,7 +35,10 @@ port::Route route_of(const roce::Outgoing& packet, const roce::Path& path) {
 }  // namespace
 
 WireQp::WireQp(WireNic& nic, AddressHandles& handles, const Options& options)
-    : nic_(nic), handles_(handles), options_(options) {
+    : nic_(nic),
+      handles_(handles),
+      options_(options),
+      is_near_(options.is_on_this_host && options.settings.type == qp::QpType::kUc) {
   roce::Settings settings = options.settings;
   if (settings.type != qp::QpType::kUd) {
     peer_ = WirePeers::Key{settings.path.destination, settings.peer.slot()};
@@ -64,6 +71,7 @@ void WireQp::share_in_flight() {
 void WireQp::issue(qp::SendWindow& window, qp::Budget& budget, local::DatagramCarrier* local,
                    const Now& now) {
   share_in_flight();
+  unseen_ = kBytesUnseen;
   if (!local || options_.all_by_wire) return engine_->issue(window, budget, now);
   while (!budget.spent()) {
     const qp::Operation* const op = window.next(now);
@@ -92,6 +100,7 @@ const roce::Path* WireQp::path_of(const qp::Operation& op) {
                     .interface = options_.interface,
                     .traffic_class = address->traffic_class,
                     .hop_limit = address->hop_limit};
+  is_near_ = address->is_on_this_host;
   return &datagram_path_;
 }
 
@@ -114,13 +123,32 @@ std::optional<port::TrainBuilder::Place> WireQp::place(const port::Route& route,
   return builder_->place(route, size);
 }
 
+bool WireQp::may_send(SlotNumber to, std::size_t bytes) {
+  if (is_stuck()) return false;
+  if (!is_near_) return true;
+  unseen_ += bytes;
+  if (unseen_ <= kBytesUnseen) return true;
+  flush(clock_now());
+  if (is_stuck()) return false;
+  if (nic_.has_room_at(to)) {
+    unseen_ = bytes;
+    full_since_.reset();
+    return true;
+  }
+  const Instant now = clock_now();
+  if (!full_since_) full_since_ = now;
+  if (now - *full_since_ > kPatience) return true;
+  retry_at_ = now + kFullPause;
+  return false;
+}
+
 auto WireQp::transmit(const roce::Outgoing& packet, const roce::Path& path,
                       roce::PayloadSource payload) -> Sent {
-  if (retry_at_ != Instant::never()) return Sent::kNoRoom;
+  const std::size_t size = wire::datagram_bytes(packet.head.opcode, packet.payload_bytes);
+  if (!may_send(packet.head.dest_qp.slot(), size)) return Sent::kNoRoom;
   const port::Route route = route_of(packet, path);
   const std::uint16_t source_port = nic_.port().source_port(route.slot);
   if (source_port == 0) return Sent::kSent;  // lost, for want of a socket
-  const std::size_t size = wire::datagram_bytes(packet.head.opcode, packet.payload_bytes);
   const auto place = this->place(route, static_cast<std::uint32_t>(size));
   if (!place) return Sent::kNoRoom;
   wire::DatagramBuilder datagram(place->room, packet.head, packet.payload_bytes);
@@ -130,11 +158,16 @@ auto WireQp::transmit(const roce::Outgoing& packet, const roce::Path& path,
   return Sent::kSent;
 }
 
+void WireQp::begin(const Now& now) {
+  if (!is_stuck() || retry_at_ > now) return;
+  retry_at_ = Instant::never();
+  flush(now);
+}
+
 void WireQp::flush(const Now& now) {
   if (!builder_) return;
   if (builder_->flush(nic_.port(), now)) {
     nic_.trains().give_back(std::move(builder_));
-    retry_at_ = Instant::never();
   } else {
     retry_at_ = clock_now() + kFullPause;
   }

@@ -19,11 +19,11 @@ namespace verbena::nic {
 
 class WireQp final : roce::Wire, roce::Paths {
  public:
-  // `all_by_wire`: also datagrams to this host.
   struct Options {
     roce::Settings settings{};
     std::uint32_t interface = 0;
-    bool all_by_wire = false;
+    bool is_on_this_host = false;  // the peer
+    bool all_by_wire = false;      // also datagrams to this host
   };
   WireQp(WireNic& nic, AddressHandles& handles, const Options& options);
   ~WireQp();
@@ -32,10 +32,12 @@ class WireQp final : roce::Wire, roce::Paths {
   // Sends what the window offers; datagrams to this host by `local`, if there is one.
   void issue(qp::SendWindow& window, qp::Budget& budget, local::DatagramCarrier* local,
              const Now& now);
+  // Before each turn: what could not leave may do so now.
+  void begin(const Now& now);
   // What was written leaves. After each turn.
   void flush(const Now& now);
   // Something written has not left: the system takes no more just now.
-  bool is_stuck() const { return builder_ != nullptr; }
+  bool is_stuck() const { return retry_at_ != Instant::never(); }
   std::optional<Instant> next_deadline() const;
 
  private:
@@ -43,6 +45,7 @@ class WireQp final : roce::Wire, roce::Paths {
                 roce::PayloadSource payload) override;
   const roce::Path* path_of(const qp::Operation& op) override;
   bool goes_by_wire(const qp::Operation& op);
+  bool may_send(SlotNumber to, std::size_t bytes);
   std::optional<port::TrainBuilder::Place> place(const port::Route& route, std::uint32_t size);
   wire::FlowIcrc& icrc_of(const roce::Path& path, std::uint16_t source_port);
   void share_in_flight();
@@ -56,8 +59,11 @@ class WireQp final : roce::Wire, roce::Paths {
   std::uint32_t shared_by_ = 0;
   std::unique_ptr<roce::Engine> engine_;
   std::unique_ptr<port::TrainBuilder> builder_;
-  Instant retry_at_ = Instant::never();
+  Instant retry_at_ = Instant::never();  // until then nothing is sent
+  std::optional<Instant> full_since_;    // the receiver's buffer, of a process of this host
+  std::size_t unseen_ = 0;               // bytes since we looked there
   roce::Path datagram_path_;
+  bool is_near_;  // what is sent now is unreliable and stays on this host
   wire::Flow flow_;
   std::optional<wire::FlowIcrc> icrc_;
 };

@@ -40,6 +40,7 @@ void WireNic::watch() {
   Duration nap = kNapMin;
   for (std::uint32_t turns = 0;; ++turns) {
     if (turns % kTurnsBetweenChecks == 0) mend_sockets();
+    gauges_.fill([this](SlotNumber slot) { return group_.fetch_peers(slot, nic_.random()); });
     if (is_polled()) {
       const std::uint32_t wakes = wakes_.load(std::memory_order_relaxed);
       futex_wait(wakes_, wakes, FutexScope::kProcess, nap);

@@ -277,17 +277,26 @@ void SocketGroup::tick(Instant now) {
 
 Instant SocketGroup::next_deadline() const { return join_ ? join_->deadline : Instant::never(); }
 
+bool SocketGroup::is_bound(const Held& held) const {
+  return held.is_bound || facts_of(held.socket.get()).port == options_.port;
+}
+
 std::size_t SocketGroup::size() const {
-  const auto is_bound = [&](const auto& each) {
-    return each.second.is_bound || facts_of(each.second.socket.get()).port == options_.port;
-  };
-  return static_cast<std::size_t>(std::ranges::count_if(held_, is_bound));
+  return static_cast<std::size_t>(
+      std::ranges::count_if(held_, [&](const auto& each) { return is_bound(each.second); }));
 }
 
 const host::PrivateFd* SocketGroup::socket_of(SlotNumber slot) const {
   const auto at = std::ranges::find_if(held_, [&](const auto& each) {
     return each.second.is_ours && each.second.is_bound && each.second.slot == slot;
   });
+  return at == held_.end() ? nullptr : &at->second.socket;
+}
+
+const host::PrivateFd* SocketGroup::socket_for(SlotNumber slot) const {
+  // What a newcomer bound after it gave it to us does not say so yet.
+  const auto at = std::ranges::find_if(
+      held_, [&](const auto& each) { return each.second.slot == slot && is_bound(each.second); });
   return at == held_.end() ? nullptr : &at->second.socket;
 }
 

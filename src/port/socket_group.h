@@ -116,6 +116,8 @@ class SocketGroup {
   std::size_t size() const;
   // The socket of a slot that we joined for; none if we did not.
   const host::PrivateFd* socket_of(SlotNumber slot) const;
+  // The same of any member's slot, so that its receive buffer can be looked at.
+  const host::PrivateFd* socket_for(SlotNumber slot) const;
 
   struct Stats {
     std::uint64_t malformed = 0;    // messages
@@ -139,6 +141,7 @@ class SocketGroup {
 
   host::PrivateFd own(int fd) const;
   bool belongs(const SocketFacts& facts) const;
+  bool is_bound(const Held& held) const;
 
   // As a member (group_member.cc).
   void answer_ask(host::PeerId to, const GroupMessage& ask);

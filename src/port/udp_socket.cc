@@ -36,6 +36,8 @@ using wire::is_ipv4;
 
 // What the kernel charges for a small packet, its own structures included.
 constexpr std::uint32_t kSmallPacketCost = 832;
+constexpr unsigned kMeminfoTaken = 0;  // SK_MEMINFO_RMEM_ALLOC
+constexpr unsigned kMeminfoSize = 1;   // SK_MEMINFO_RCVBUF
 constexpr unsigned kMeminfoDrops = 8;  // SK_MEMINFO_DROPS
 constexpr unsigned kMeminfoVars = 9;
 
@@ -327,6 +329,12 @@ ReceiveBudget receive_budget(int fd) {
   const auto bytes = static_cast<std::uint32_t>(size);
   // Full trains leave an eighth to the kernel's own structures; measured for 1 and 4 KiB.
   return {bytes - bytes / 8, bytes / kSmallPacketCost};
+}
+
+bool has_room(int fd) {
+  std::array<std::uint32_t, kMeminfoVars> values{};
+  if (!get(fd, SOL_SOCKET, SO_MEMINFO, values)) return true;
+  return values[kMeminfoTaken] < values[kMeminfoSize] / 2;
 }
 
 std::uint32_t overflows(int fd) {

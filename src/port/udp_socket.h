@@ -79,6 +79,8 @@ struct ReceiveBudget {
   std::uint32_t packets = 0;
 };
 ReceiveBudget receive_budget(int fd);
+// Whether less than half of the buffer is taken. True when the system does not tell.
+bool has_room(int fd);
 // Datagrams that found the buffer full, since the socket was made; modulo 2^32.
 std::uint32_t overflows(int fd);
 
