@@ -18,12 +18,12 @@
 #   verbena_test(NAME fabric_test SOURCES ... DEPENDS local LABELS sim [TIMEOUT 120] [ARGS ...])
 #     A gtest executable outside src/.
 #   verbena_script_test(NAME perftest COMMAND script args... LABELS conformance [TIMEOUT 600]
-#                       [MODES [IN_OTHERS --brief ...]])
+#                       [MODES [IN_OTHERS --brief ...]] [WIRE [IN_WIRE --brief ...]])
 #     Any other test. It prints `SKIP what: why` for each thing it does not do and `FAIL what: why`
 #     for each that fails, and closes with `N passed, N failed` (and `, N skipped`). Exit status 77:
 #     all of it skipped. With MODES it runs with every carrier: as users get it, and, as
 #     perftest_ring and perftest_never, with the ring only and without adopted memory; IN_OTHERS:
-#     arguments for those two.
+#     arguments for those two. With WIRE also as perftest_wire, by RoCEv2 on the loopback interface.
 #   verbena_helper(NAME child SOURCES ... DEPENDS ...)
 #     An executable in bin/test/ that tests start; not installed.
 
@@ -108,19 +108,27 @@ function(verbena_test)
 endfunction()
 
 function(verbena_script_test)
-  cmake_parse_arguments(ARG "MODES" "NAME;TIMEOUT" "COMMAND;LABELS;IN_OTHERS" ${ARGN})
+  cmake_parse_arguments(ARG "MODES;WIRE" "NAME;TIMEOUT" "COMMAND;LABELS;IN_OTHERS;IN_WIRE" ${ARGN})
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
   verbena_set_test_properties(${ARG_NAME} "${ARG_LABELS}" "${ARG_TIMEOUT}")
-  if(NOT ARG_MODES)
-    return()
+  set(others "")
+  if(ARG_MODES)
+    set_property(TEST ${ARG_NAME} APPEND PROPERTY ENVIRONMENT VERBENA_ADOPT=auto)
+    list(APPEND others VERBENA_PATH=ring VERBENA_ADOPT=never)
   endif()
-  set_property(TEST ${ARG_NAME} APPEND PROPERTY ENVIRONMENT VERBENA_ADOPT=auto)
-  foreach(variable IN ITEMS VERBENA_PATH=ring VERBENA_ADOPT=never)
-    string(REGEX REPLACE ".*=" "${ARG_NAME}_" name "${variable}")
-    add_test(NAME ${name} COMMAND ${ARG_COMMAND} ${ARG_IN_OTHERS}
+  if(ARG_WIRE)
+    list(APPEND others VERBENA_PATH=wire)
+  endif()
+  foreach(variable IN LISTS others)
+    string(REGEX REPLACE ".*=" "" mode "${variable}")
+    set(arguments ${ARG_IN_OTHERS})
+    if(mode STREQUAL "wire")
+      set(arguments ${ARG_IN_WIRE})
+    endif()
+    add_test(NAME ${ARG_NAME}_${mode} COMMAND ${ARG_COMMAND} ${arguments}
       WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
-    verbena_set_test_properties(${name} "${ARG_LABELS}" "${ARG_TIMEOUT}")
-    set_property(TEST ${name} APPEND PROPERTY ENVIRONMENT ${variable})
+    verbena_set_test_properties(${ARG_NAME}_${mode} "${ARG_LABELS}" "${ARG_TIMEOUT}")
+    set_property(TEST ${ARG_NAME}_${mode} APPEND PROPERTY ENVIRONMENT ${variable})
   endforeach()
 endfunction()
 

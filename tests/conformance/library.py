@@ -18,6 +18,7 @@ SKIPPED = 77
 MODES = {
     "ring": {"VERBENA_PATH": "ring"},
     "never": {"VERBENA_ADOPT": "never"},
+    "wire": {"VERBENA_PATH": "wire"},
     "auto": {"VERBENA_ADOPT": "auto"},
 }
 MODE_VARIABLES = ("VERBENA_PATH", "VERBENA_ADOPT")
@@ -28,8 +29,8 @@ def add_mode(parser, several=True):
     parser.add_argument(
         "--mode",
         choices=[*MODES, "all"] if several else [*MODES],
-        help="ring: only the ring; never: no memory is adopted; auto: adopted (default: as the"
-        " environment says)",
+        help="ring: only the ring; never: no memory is adopted; wire: RoCEv2; auto: adopted"
+        " (default: as the environment says)",
     )
 
 
@@ -181,7 +182,7 @@ class Report:
     def __init__(self, only=None, sample=1):
         self.only = re.compile(only) if only else None
         self.sample = 1 if os.environ.get("VERBENA_TEST_MODE") == "long" else sample
-        self.first = 0 if os.environ.get("VERBENA_PATH") == "ring" else 1
+        self.first = {"ring": 0, "wire": 2}.get(os.environ.get("VERBENA_PATH"), 1)
         self.seen = 0
         self.left_out = []
         self.passed = 0
