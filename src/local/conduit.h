@@ -37,16 +37,12 @@ struct ConduitHeader {
   std::atomic<std::uint32_t> requester_closed;
 
   // Written by the responder, and looked at by the requester all the time. `executed` counts the
-  // operations that are done: the acknowledgement. It may lag behind what requests of the other
-  // direction said (RequestRecord::acknowledged): each change moves the line between two
-  // processors.
+  // operations that are done: the acknowledgement.
   alignas(64) std::atomic<std::uint32_t> executed;
   std::atomic<std::uint32_t> response_writer_waits;
   std::atomic<std::uint32_t> responder_closed;
-  // Written by the responder after every request, so that nothing is lost when it dies; looked at
-  // by a requester that has waited for a while, or needs room.
-  alignas(64) std::atomic<std::uint32_t> executed_by_now;
-  std::atomic<std::uint32_t> requests_consumed;
+  // Written by the responder, and looked at by a requester that needs room.
+  alignas(64) std::atomic<std::uint32_t> requests_consumed;
 
   // Where in the responder the requester is about to write or read by process_vm_writev or readv:
   // two iovecs, read by the kernel from here. The responder takes the right back from a requester
@@ -107,8 +103,8 @@ struct RequestRecord {
   std::uint64_t remote_address;  // of the message's first byte
   std::uint32_t remote_key;
   std::uint32_t immediate;
-  std::uint32_t offset;        // of this piece in the message
-  std::uint32_t acknowledged;  // of the other direction: how many of its operations are executed
+  std::uint32_t offset;  // of this piece in the message
+  std::uint32_t reserved;
   union {
     std::byte inline_payload[kInlineMax];  // when piece_length <= kInlineMax
     struct {

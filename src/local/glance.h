@@ -11,6 +11,8 @@
 #include <atomic>
 #include <cstdint>
 
+#include "base/ticks.h"
+
 namespace verbena::local {
 
 class Glance {
@@ -41,16 +43,30 @@ class Glance {
     wants_turn_.store(view.wants_turn, std::memory_order_relaxed);
   }
 
-  bool has_news() const {
-    const std::uint32_t ahead = look(executed_) - executed_known_.load(std::memory_order_relaxed);
+  // Requests that come are no news for so many ticks.
+  void rest_from_requests(std::uint64_t how_long) {
+    rest_until_.store(ticks() + how_long, std::memory_order_relaxed);
+  }
+
+  bool has_news() {
+    const std::uint64_t rest_until = rest_until_.load(std::memory_order_relaxed);
+    if (rest_until != 0) {
+      if (ticks() < rest_until) return has_other_news();
+      rest_until_.store(0, std::memory_order_relaxed);
+    }
     return static_cast<int>(look(request_) == request_tag_.load(std::memory_order_relaxed)) |
-           static_cast<int>(look(response_) == response_tag_.load(std::memory_order_relaxed)) |
+           static_cast<int>(has_other_news());
+  }
+
+ private:
+  bool has_other_news() const {
+    const std::uint32_t ahead = look(executed_) - executed_known_.load(std::memory_order_relaxed);
+    return static_cast<int>(look(response_) == response_tag_.load(std::memory_order_relaxed)) |
            static_cast<int>(static_cast<std::int32_t>(ahead) > 0) |
            static_cast<int>(look(farewell_) != 0) |
            static_cast<int>(wants_turn_.load(std::memory_order_relaxed));
   }
 
- private:
   using Place = std::atomic<const Word*>;
   static std::uint32_t look(const Place& place) {
     return place.load(std::memory_order_acquire)->load(std::memory_order_relaxed);
@@ -64,6 +80,7 @@ class Glance {
   std::atomic<std::uint32_t> response_tag_{1};
   std::atomic<std::uint32_t> executed_known_{0};
   std::atomic<bool> wants_turn_{false};
+  std::atomic<std::uint64_t> rest_until_{0};  // 0: none
 };
 
 }  // namespace verbena::local

@@ -36,7 +36,6 @@ void RingCarrier::show() const {
   } else if (outbound_ == Outbound::kUnknown && responder_.is_offered()) {
     view.farewell = &responder_.farewell();
   }
-  view.wants_turn |= has_unacknowledged();
   glance_->show(view);
 }
 
@@ -88,10 +87,7 @@ void RingCarrier::issue_attached(qp::SendWindow& window, qp::Budget& budget, con
       case Directly::kLater: return;
       case Directly::kNo: break;
     }
-    requester_.take_along(responder_.executed());
-    const bool sent = requester_.issue(window, *op, budget, now);
-    responder_.acknowledged_upto(requester_.told());
-    if (!sent) return;
+    if (!requester_.issue(window, *op, budget, now)) return;
   }
 }
 
@@ -120,9 +116,8 @@ RingCarrier::Directly RingCarrier::issue_directly(qp::SendWindow& window, const 
 }
 
 void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
+  if (is_quiet()) return;
   const bool was_lost = lost_;
-  if (const auto heard = responder_.next_heard()) requester_.hear(*heard);
-  if (has_farewell()) requester_.look_closely();
   requester_.collect(window, budget, now);
   if (has_farewell())
     outbound_ = outbound_ == Outbound::kAttached ? Outbound::kClosed : Outbound::kAbsent;
@@ -134,7 +129,6 @@ void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, const Now&
 
 // Not before the peer's last answers are taken.
 void RingCarrier::fail_lost(qp::SendWindow& window, const Now& now) {
-  requester_.look_closely();
   if (!requester_.has_answers()) window.peer_lost(now);
   deadline_.reset();
 }
@@ -160,12 +154,7 @@ void RingCarrier::count_silence(qp::SendWindow& window, const Now& now) {
 }
 
 bool RingCarrier::serve(qp::Responder& responder, qp::Budget& budget, const Now&) {
-  const bool more = responder_.serve(responder, budget);
-  requester_.hear(responder_.heard());
-  // At once: an acknowledgement that waited for a request to take it along was waited for by a peer
-  // that had nothing else to look at, now and then for ever.
-  responder_.acknowledge();
-  return more;
+  return responder_.serve(responder, budget);
 }
 
 void RingCarrier::ring_if_needed() {

@@ -88,6 +88,7 @@ class RingCarrier final : public qp::Carrier {
   bool has_work() const {
     return requester_.has_answers() || responder_.has_requests() || has_farewell();
   }
+  bool has_requests() const { return responder_.has_requests(); }
   // Null unless a WRITE that is posted now may be executed by ourselves.
   Direct* direct_now(const qp::SendWindow& window) {
     const bool may = direct_.is_attached() && outbound_ == Outbound::kAttached && !lost_ &&
@@ -96,10 +97,7 @@ class RingCarrier final : public qp::Carrier {
   }
   bool send_at_once(const RingRequester::AtOnce& message) {
     if (outbound_ != Outbound::kAttached || lost_ || requester_.is_closed()) return false;
-    requester_.take_along(responder_.executed());
-    const bool sent = requester_.send_at_once(message);
-    responder_.acknowledged_upto(requester_.told());
-    return sent;
+    return requester_.send_at_once(message);
   }
   // Whoever has our conduit and is about to call process_vm_writev finds nothing to move.
   void stop_reaching() { responder_.stop_reaching(); }
@@ -108,19 +106,17 @@ class RingCarrier final : public qp::Carrier {
   // Rings the peer's bell if this turn left something for it.
   void ring_if_needed();
 
-  bool has_unacknowledged() const { return responder_.unacknowledged() != 0; }
-  void acknowledge() { responder_.acknowledge(); }
-  // Has the peer executed more of ours than it said?
-  void look_closely() { requester_.look_closely(); }
-  // serve() came upon acknowledgements: collect() once more.
-  bool has_answers() const { return requester_.has_answers(); }
-
  private:
   enum class Outbound : std::uint8_t { kUnknown, kAbsent, kAttached, kClosed };
   // The peer left, and we have not noticed.
   bool has_farewell() const {
     return outbound_ == Outbound::kAttached ? requester_.is_closed()
                                             : outbound_ == Outbound::kUnknown && peer_left();
+  }
+  // Nothing has come, and nothing else changed that collect() looks at.
+  bool is_quiet() const {
+    return outbound_ == Outbound::kAttached && !lost_ && !requester_.has_answers() &&
+           !requester_.is_closed() && !requester_.is_broken() && !responder_.is_broken();
   }
   void issue_attached(qp::SendWindow& window, qp::Budget& budget, const Now& now);
   // kLater: when the ring is empty, or in the next turn.

@@ -53,18 +53,10 @@ bool RingRequester::has_answers() const {
   return conduit_ && !broken_ && (executed() != acknowledged_ || responses_.has_record());
 }
 
-// The later of what the counter says and what we heard.
+// The counter is behind while what is outstanding did not take the ring.
 std::uint32_t RingRequester::executed() const {
   const std::uint32_t counted = conduit_.header().executed.load(std::memory_order_acquire);
-  return is_after(counted, heard_) ? counted : heard_;
-}
-
-void RingRequester::hear(std::uint32_t executed) {
-  if (is_after(executed, heard_)) heard_ = executed;
-}
-
-void RingRequester::look_closely() {
-  if (conduit_) hear(conduit_.header().executed_by_now.load(std::memory_order_acquire));
+  return is_after(counted, acknowledged_) ? counted : acknowledged_;
 }
 
 Signal RingRequester::take_signal() { return std::exchange(signal_, Signal::kNone); }
@@ -87,7 +79,7 @@ bool RingRequester::issue(qp::SendWindow& window, const qp::Operation& op, qp::B
   if (index != sending_) sent_ = 0;
   // Those that did not take the ring count as acknowledged, too: any number may lie between two
   // that do.
-  if (sent_ == 0 && window.oldest() == index) acknowledged_ = heard_ = index.value();
+  if (sent_ == 0 && window.oldest() == index) acknowledged_ = index.value();
   sending_ = index;
   if (op.kind == qp::OpKind::kSend || op.has_immediate) last_send_ = index;
   const Sent sent = send(window, op, budget);
@@ -106,7 +98,7 @@ bool RingRequester::send_at_once(const AtOnce& message) {
   const bool lends = length >= kLentMin && own_ && type_ == qp::QpType::kRc &&
                      message.source.key.value != 0 && is_borrowed(message.source.key);
   if (length > (lends ? kLentMax : kLentMin)) return false;
-  if (message.is_first_out) acknowledged_ = heard_ = message.index.value();
+  if (message.is_first_out) acknowledged_ = message.index.value();
   qp::Operation op;
   op.index = message.index;
   op.length = length;
@@ -143,13 +135,12 @@ RequestRecord* RingRequester::reserve(std::uint32_t units, const qp::Operation& 
   record->remote_address = op.remote_address;
   record->remote_key = op.remote_key.value;
   record->immediate = op.immediate;
-  record->acknowledged = taken_along_;
+  record->reserved = 0;
   return record;
 }
 
 void RingRequester::publish(std::uint32_t units, qp::OpKind kind, std::uint8_t flags) {
   requests_.publish(units, kind_of(kind), flags);
-  told_ = taken_along_;
   raise(signal_, Signal::kMessage);
 }
 

@@ -66,18 +66,10 @@ class RingRequester {
     view.response_tag = responses_.wanted_tag();
     view.executed = &conduit_.header().executed;
     view.executed_known = acknowledged_;
-    view.wants_turn = executed() != acknowledged_;
   }
   const std::atomic<std::uint32_t>& farewell() const { return conduit_.header().responder_closed; }
-  // The peer says that it has executed so many of our operations; collect() acts on it.
-  void hear(std::uint32_t executed);
-  // Also what it has not said, but written down.
-  void look_closely();
   // How many operations the peer has executed and said so.
   std::uint64_t done() const { return done_; }
-  // What the next requests tell the peer about its operations, and what the last one told.
-  void take_along(std::uint32_t executed) { taken_along_ = executed; }
-  std::uint32_t told() const { return told_; }
   // What the responder's process should hear since the last call.
   Signal take_signal();
   void close();
@@ -108,9 +100,6 @@ class RingRequester {
   std::uint32_t epoch_ = 0;
   std::uint32_t acknowledged_ = 0;
   std::uint64_t done_ = 0;
-  std::uint32_t heard_ = 0;  // of acknowledgements, otherwise than by the counter
-  std::uint32_t taken_along_ = 0;
-  std::uint32_t told_ = 0;
   qp::OpIndex reading_;         // the READ whose data come in
   std::uint64_t received_ = 0;  // bytes of it
   Signal signal_ = Signal::kNone;

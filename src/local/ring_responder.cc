@@ -64,7 +64,6 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
     std::uint32_t units = 0;
     if (!requests_.peek(reinterpret_cast<Unit&>(request.record), request.payload, units)) break;
     used_ = true;
-    heard_ = request.record.acknowledged;
     const std::size_t room = request.is_lent() ? kLentMax
                              : units == 1      ? kInlineMax
                                                : (units - 1) * kUnit;
@@ -82,29 +81,17 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
   }
   stalled_ = stalled;
   broken_ |= requests_.is_broken() || responses_.is_broken();
-  if (executed_ != written_down_) {
-    written_down_ = executed_;
-    conduit_.header().executed_by_now.store(executed_, std::memory_order_release);
-  }
+  acknowledge();
   if (requests_.give_back_in_quarters()) raise(signal_, Signal::kRoom);
   return !stalled && !broken_ && responder.is_receiving() &&
          (reading_.has_value() || requests_.has_record());
 }
 
 void RingResponder::acknowledge() {
-  if (!conduit_ || acknowledged_ == executed_) return;
+  if (acknowledged_ == executed_) return;
   acknowledged_ = executed_;
   conduit_.header().executed.store(executed_, std::memory_order_release);
   raise(signal_, Signal::kMessage);
-}
-
-std::optional<std::uint32_t> RingResponder::next_heard() const {
-  const std::byte* record = conduit_ && !broken_ ? requests_.front() : nullptr;
-  if (!record || std::to_integer<std::uint8_t>(record[offsetof(RecordHead, kind)]) == kFiller)
-    return std::nullopt;
-  std::uint32_t heard = 0;
-  std::memcpy(&heard, record + offsetof(RequestRecord, acknowledged), sizeof heard);
-  return heard;
 }
 
 RingResponder::Step RingResponder::execute(const Request& request, qp::Responder& responder) {

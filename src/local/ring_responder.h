@@ -30,21 +30,9 @@ class RingResponder {
   bool is_broken() const { return broken_; }
   std::uint64_t conduit_id() const { return conduit_.id(); }
 
-  // True when there is more to do that needs no answer from the requester. What it executes is
-  // not acknowledged yet.
+  // Executes and acknowledges. True when there is more to do that needs no answer from the
+  // requester.
   bool serve(qp::Responder& responder, qp::Budget& budget);
-  // How many operations are executed; how many of them the requester has not heard of.
-  std::uint32_t executed() const { return executed_; }
-  std::uint32_t unacknowledged() const { return executed_ - acknowledged_; }
-  void acknowledge();
-  // It hears of them in another way.
-  void acknowledged_upto(std::uint32_t executed) {
-    if (static_cast<std::int32_t>(executed - acknowledged_) > 0) acknowledged_ = executed;
-  }
-  // What the requester's side says about operations of ours: with its latest request that was
-  // served, and, if there is one, with the next.
-  std::uint32_t heard() const { return heard_; }
-  std::optional<std::uint32_t> next_heard() const;
   // Something lies there that serve() would take now.
   bool has_requests() const {
     return conduit_ && !closed_ && !broken_ && !stalled_ && requests_.has_record();
@@ -86,6 +74,7 @@ class RingResponder {
   Step refuse_source(const Request& request);
   Step refuse_request(const Request& request, qp::Refusal refusal, const qp::Responder& responder);
   void finished(const Request& request);
+  void acknowledge();
   bool send_refusal();
   bool continue_read(qp::Responder& responder, qp::Budget& budget);
   ResponseRecord* reserve(std::uint32_t units, std::uint32_t index);
@@ -112,9 +101,7 @@ class RingResponder {
   RingReader requests_;
   RingWriter responses_;
   std::uint32_t executed_ = 0;
-  std::uint32_t written_down_ = 0;  // of executed_
   std::uint32_t acknowledged_ = 0;  // of executed_
-  std::uint32_t heard_ = 0;
   std::optional<Refused> refused_;  // waits for room
   std::optional<std::uint32_t>
       drop_epoch_;  // RC: what carries this epoch comes after a refused request

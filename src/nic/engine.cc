@@ -23,8 +23,10 @@ constexpr std::uint32_t kPollsForLease = 64;
 // So many polls without anything to do, some microseconds, before we wake whom we wait for; and
 // again at each doubling.
 constexpr std::uint32_t kIdlePollsForNudge = 256;
-// So many before we look whether the peer has executed more than it said.
-constexpr std::uint32_t kIdlePollsForCloseLook = 64;
+// So many times requests are found, and nothing is posted between, before it is a stream. Then so
+// many ticks, a quarter of a microsecond, until the next look.
+constexpr std::uint32_t kFindsForStream = 32;
+constexpr std::uint64_t kStreamRest = 700;
 // So many, some tens of microseconds, before we let others have the core now and then.
 constexpr std::uint32_t kIdlePollsForYield = 2048;
 constexpr std::uint32_t kPollsBetweenYields = 256;
@@ -223,7 +225,6 @@ void Engine::drive() {
   }
   const std::uint32_t idle = idle_polls_.load(std::memory_order_relaxed) + 1;
   idle_polls_.store(idle, std::memory_order_relaxed);
-  if (idle % kIdlePollsForCloseLook == 0) look_closely();
   if (idle >= kIdlePollsForNudge && std::has_single_bit(idle)) nudge_peers();
   // Whoever we wait for may be waiting for this core. With a core for everybody this returns at
   // once.
@@ -317,31 +318,34 @@ bool Engine::visit(Qp& qp, Patience patience) {
   std::unique_lock guard(qp.pair.lock(), std::defer_lock);
   if (patience == Patience::kSome) {
     guard.lock();
-    qp.look_closely();
   } else if (!guard.try_lock()) {
     // Somebody is at it right now: as good as found.
     return true;
   }
-  return take_turn(qp, patience);
+  const bool had_requests = qp.has_requests();
+  const bool found = take_turn(qp, patience);
+  if (had_requests && patience == Patience::kNone) rest_in_stream(qp);
+  return found;
+}
+
+// With the queue pair's lock. A reader that is as fast as the writer looks at the very line that is
+// being written, and both wait for that line at every message. In a stream that nobody answers it
+// pays to let some come.
+void Engine::rest_in_stream(Qp& qp) {
+  const std::uint32_t posts = posts_.load(std::memory_order_relaxed);
+  if (posts != posts_seen_) {
+    posts_seen_ = posts;
+    finds_without_post_ = 0;
+  } else if (++finds_without_post_ >= kFindsForStream) {
+    qp.glance.rest_from_requests(kStreamRest);
+  }
 }
 
 // With the queue pair's lock.
 bool Engine::take_turn(Qp& qp, Patience patience) {
-  if (!qp.has_incoming()) {
-    if (qp.has_unacknowledged()) qp.acknowledge();
-    return false;
-  }
+  if (!qp.has_incoming()) return false;
   if (qp.turn(Now(clock_now))) ring_again(qp.number().index(), patience);
   return true;
-}
-
-void Engine::look_closely() {
-  const std::unique_lock guard(watched_lock_, std::try_to_lock);
-  if (!guard.owns_lock()) return;
-  for (Qp* qp : watched_) {
-    const std::unique_lock qp_guard(qp->pair.lock(), std::try_to_lock);
-    if (qp_guard.owns_lock()) qp->look_closely();
-  }
 }
 
 // Before sleeping, when publishers know that they must wake us.
@@ -351,8 +355,7 @@ bool Engine::anything_to_see() {
   const std::lock_guard guard(watched_lock_);
   for (Qp* qp : watched_) {
     const std::lock_guard qp_guard(qp->pair.lock());
-    qp->look_closely();
-    if (qp->has_incoming() || qp->has_unacknowledged()) return true;
+    if (qp->has_incoming()) return true;
   }
   return links_.has_datagrams();
 }

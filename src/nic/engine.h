@@ -82,6 +82,10 @@ class Engine {
   void wait_for_scan() { const std::lock_guard guard(watched_lock_); }
   // A queue pair wants a turn soon, from whoever drives; wakes the NIC thread if nobody does.
   void want_turn(QpNum qp);
+  // The program posts sends. Several threads may lose counts; any change will do.
+  void note_post() {
+    posts_.store(posts_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  }
   // The same for the datagrams that have come.
   void want_datagrams();
   // With the queue pair's lock, after anything that may have changed its deadline.
@@ -99,12 +103,12 @@ class Engine {
   bool scan(Patience patience);
   bool visit(Qp& qp, Patience patience);
   bool take_turn(Qp& qp, Patience patience);
-  void look_closely();
   bool anything_to_see();
   void settle_scanning();
   void fire_timers(Instant now);
   void take_turns(std::uint32_t index, Patience patience);
   void ring_again(std::uint32_t index, Patience patience);
+  void rest_in_stream(Qp& qp);
   bool is_leased();
   void nap_while_leased();
   void sleep_until_rung();
@@ -124,9 +128,12 @@ class Engine {
   static constexpr std::size_t kScannedMax = 8;
   SectionLock watched_lock_;  // before any queue pair's
   std::vector<Qp*> watched_;
+  std::uint32_t posts_seen_ = 0;          // with watched_lock_
+  std::uint32_t finds_without_post_ = 0;  // with watched_lock_
   std::atomic<bool> is_scanning_{false};
 
   alignas(64) std::atomic<std::uint32_t> polls_{0};  // the lease
+  std::atomic<std::uint32_t> posts_{0};
   std::atomic<std::uint32_t> polls_while_asleep_{0};
   std::uint32_t polls_seen_ = 0;              // the NIC thread's
   Duration lease_check_;                      // the NIC thread's: how long until the next look

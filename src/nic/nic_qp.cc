@@ -70,21 +70,14 @@ bool Qp::turn(const Now& now) {
     ring_->collect(pair.window(), answers, now);
     qp::Budget requests;
     more = ring_->serve(pair.responder(), requests, now);
-    if (ring_->has_answers()) ring_->collect(pair.window(), answers, now);
     more |= answers.spent();
   }
-  if (ring_ && !pair.window().has_work()) {
+  if (ring_ && !pair.window().has_unissued()) {
     after_turn(now);
   } else {
     more |= send(now);
   }
   return more;
-}
-
-void Qp::acknowledge() {
-  ring_->acknowledge();
-  ring_->show();
-  ring_->ring_if_needed();
 }
 
 bool Qp::send(const Now& now) {
@@ -100,15 +93,23 @@ bool Qp::send(const Now& now) {
 
 void Qp::after_turn(const Now& now) {
   if (ring_) {
-    if (pair.state() == qp::QpState::kError) ring_->close();
+    if (pair.state() == qp::QpState::kError) [[unlikely]] {
+      ring_->close();
+      settled_connection_ = 0;
+    }
     ring_->show();
     ring_->ring_if_needed();
   }
-  settle_grant();
+  if (!is_grant_settled()) settle_grant();
   const bool waits = ring_ ? pair.window().has_outstanding()
                            : datagrams_ && datagrams_->next_deadline().has_value();
   awaits_answer.store(waits, std::memory_order_relaxed);
-  engine_->note_deadline(*this, now);
+  if (wants_timer()) engine_->note_deadline(*this, now);
+}
+
+bool Qp::wants_timer() {
+  if (ring_ && ring_->next_deadline()) return true;
+  return datagrams_ || wire_ || pair.window().resume_at();
 }
 
 std::optional<Instant> Qp::deadline(const Now& now) {
@@ -177,6 +178,9 @@ std::uint32_t Qp::wanted_rights() {
 void Qp::settle_grant() {
   const std::uint32_t wanted = wanted_rights();
   const std::uint64_t connection = wanted ? ring_->offered_id() : 0;
+  const bool is_final = ring_ && pair.responder().is_receiving() && !given_up_ && peer_lock() &&
+                        !pair.responder().awaits_first_message();
+  settled_connection_ = is_final ? ring_->offered_id() : 0;
   if (wanted == granted_rights_ && connection == granted_connection_) return;
   const local::Published& published = pd_->context->nic().sharing().published();
   if (granted_rights_ != 0) published.revoke(number());

@@ -45,13 +45,6 @@ class Qp final : qp::QpEvents {
   // -- with the queue pair's lock --------------------------------------------------------------
   // Takes answers, executes requests, sends. True: call again soon.
   bool turn(const Now& now);
-  void acknowledge();
-  // What the peer has executed and not said counts as having come.
-  void look_closely() {
-    if (!ring_) return;
-    ring_->look_closely();
-    ring_->show();
-  }
   // Posts it by the short way (at_once.cc). False: it takes the general way.
   bool post_at_once(const qp::SendRequest& request);
   // Sends what was just posted; true as turn().
@@ -60,7 +53,7 @@ class Qp final : qp::QpEvents {
   std::optional<Instant> deadline(const Now& now);
   // Something came that nobody has looked at.
   bool has_incoming() const { return ring_ && ring_->has_work(); }
-  bool has_unacknowledged() const { return ring_ && ring_->has_unacknowledged(); }
+  bool has_requests() const { return ring_ && ring_->has_requests(); }
 
   // RTR: a new carrier for a new connection; `is_local`: the peer may be on this host.
   void begin_connection(bool is_local);
@@ -104,6 +97,11 @@ class Qp final : qp::QpEvents {
  private:
   void qp_event(QpNum number, qp::QpEvent event) override;
   void after_turn(const Now& now);
+  bool wants_timer();
+  // The grant is what it should be, and no turn changes that but by an error.
+  bool is_grant_settled() const {
+    return settled_connection_ != 0 && ring_ && ring_->offered_id() == settled_connection_;
+  }
   bool write_at_once(const qp::SendRequest& request);
   bool send_at_once(const qp::SendRequest& request);
   // qp_on_wire.cc
@@ -122,6 +120,7 @@ class Qp final : qp::QpEvents {
   Engine* engine_;
   std::uint32_t granted_rights_ = 0;  // as published
   std::uint64_t granted_connection_ = 0;
+  std::uint64_t settled_connection_ = 0;
   struct GivenUp {
     PeerSection section;
     SectionLock::Watch watch;

@@ -199,12 +199,14 @@ Result<void, qp::PostError> post_locked(Qp& qp, std::span<const qp::SendRequest>
 Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> requests,
                                       std::size_t& posted) {
   posted = 0;
+  qp.engine().note_post();
   const std::lock_guard guard(qp.pair.lock());
   return post_locked(qp, requests, posted);
 }
 
 Result<void, qp::PostError> post_send_together(Qp& qp, std::span<const qp::SendRequest> requests) {
   std::size_t posted = 0;
+  qp.engine().note_post();
   const std::lock_guard guard(qp.pair.lock());
   const queues::SendQueue& queue = qp.pair.send_queue();
   if (queue.depth() - queue.used() < requests.size()) return refuse(qp::PostError::kFull);

@@ -192,7 +192,7 @@ Result<void, Refusal> Responder::receive_whole(std::span<const std::byte> bytes,
 }
 
 std::optional<queues::ReceiveQueue::Simple> Responder::simple_receive(std::uint64_t length) const {
-  const bool is_usual = receiving_ && !in_rtr_ && !current_.has_receive;
+  const bool is_usual = receiving_ && !awaits_first_message() && !current_.has_receive;
   if (!is_usual) return std::nullopt;
   const auto receive = config_.queue->oldest_simple();
   return receive && length <= receive->sge.length ? receive : std::nullopt;

@@ -60,6 +60,7 @@ const SendWqe& SendWindow::wqe(std::uint32_t index) const {
 const SendWindow::Entry* SendWindow::find(OpIndex op) const {
   const std::uint32_t index = op.value();
   if (!is_active() || is_before(index, done_) || !is_before(index, fetched_)) return nullptr;
+  complete_description(index);
   const Entry& entry = at(index);
   return entry.status == Status::kSuccess ? &entry : nullptr;
 }
@@ -88,7 +89,7 @@ bool SendWindow::fetch() {
   return true;
 }
 
-void SendWindow::describe(Entry& entry, const SendWqe& wqe, std::uint32_t index) {
+void SendWindow::describe(Entry& entry, const SendWqe& wqe, std::uint32_t index) const {
   entry = Entry{};
   entry.shape = shape_of(wqe.opcode);
   entry.wr_id = wqe.wr_id;
@@ -126,9 +127,7 @@ std::optional<SendWindow::LocalError> SendWindow::check(Entry& entry, const Send
   if (shape.kind == OpKind::kLocalInvalidate)
     return LocalError{Status::kWindowBind, Reason::kInvalidateRefused};
 
-  std::uint64_t length = is_inline ? wqe.inline_length : 0;
-  for (const Sge& sge : queues::SendQueue::sges(wqe))
-    length += sge.length;
+  const std::uint64_t length = queues::SendQueue::payload_length(wqe);
   entry.op.length = length;
   if (length > kMessageMax) return LocalError{Status::kLocalLength, Reason::kMessageTooLong};
   if (config_.type == QpType::kUd && length > config_.datagram_max)
@@ -163,6 +162,7 @@ const Operation* SendWindow::next(const Now& now) {
   if (cursor_ == fetched_ && !fetch()) return nullptr;
   settle();
   if (!is_active()) return nullptr;
+  complete_description(cursor_);
   const Entry& entry = at(cursor_);
   if (entry.status != Status::kSuccess) return nullptr;
   if (mode_ == Mode::kDraining && cursor_ == offered_) return nullptr;
@@ -296,46 +296,21 @@ void SendWindow::peer_lost(const Now&) {
   if (is_active()) fail_oldest(Status::kRetryExceeded, Reason::kPeerLost);
 }
 
-// Only for what needs no more checks than the caller made: no READ, no datagram.
-void SendWindow::issued_at_once() {
-  Entry& entry = at(fetched_);
-  const SendWqe& copy = wqe(fetched_);
-  describe(entry, copy, fetched_);
-  std::uint64_t length = copy.flags & queues::kInline ? copy.inline_length : 0;
-  for (const Sge& sge : queues::SendQueue::sges(copy))
-    length += sge.length;
-  entry.op.length = length;
-  config_.queue->post();
-  cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();
-  shown_ = cursor_ - 1;
-  if (config_.type != QpType::kRc) complete_upto(cursor_);
-}
-
-void SendWindow::done_at_once(std::uint64_t wr_id, queues::CompletionKind kind, bool is_signaled) {
-  config_.queue->post_done();
-  done_ = cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();
-  if (!is_signaled && !config_.signal_all) return;
-  Completion completion;
-  completion.wr_id = wr_id;
-  completion.kind = kind;
-  completion.qp = config_.qp;
-  if (config_.completions->push(completion, false)) return;
-  lost_ = true;
-  settle();
-}
-
 // -- completions --------------------------------------------------------------------------------
 
 void SendWindow::push(const Entry& entry, Status status, Reason reason) {
-  Completion completion;
-  completion.wr_id = entry.wr_id;
-  completion.status = status;
-  completion.kind = entry.shape ? entry.shape->completion : queues::CompletionKind::kSend;
-  completion.vendor_error = static_cast<std::uint32_t>(reason);
-  completion.qp = config_.qp;
-  if (status == Status::kSuccess && entry.shape->reads)
-    completion.byte_length = static_cast<std::uint32_t>(entry.op.length);
-  if (!config_.completions->push(completion, false)) lost_ = true;
+  const auto make = [&] {
+    Completion completion;
+    completion.wr_id = entry.wr_id;
+    completion.status = status;
+    completion.kind = entry.shape ? entry.shape->completion : queues::CompletionKind::kSend;
+    completion.vendor_error = static_cast<std::uint32_t>(reason);
+    completion.qp = config_.qp;
+    if (status == Status::kSuccess && entry.shape->reads)
+      completion.byte_length = static_cast<std::uint32_t>(entry.op.length);
+    return completion;
+  };
+  if (!config_.completions->push(make, false)) lost_ = true;
 }
 
 void SendWindow::flush_rest() {
@@ -423,6 +398,11 @@ Result<std::size_t, memory::RegionRefusal> SendWindow::memory_of(OpIndex op, std
 bool SendWindow::has_outstanding() const { return is_active() && done_ != issued_; }
 
 bool SendWindow::has_on_its_way() const { return is_active() && done_ != cursor_; }
+
+bool SendWindow::has_unissued() const {
+  if (mode_ == Mode::kDraining) return cursor_ != offered_;
+  return mode_ == Mode::kRunning && cursor_ != config_.queue->posted();
+}
 
 OpIndex SendWindow::oldest() const { return OpIndex(done_); }
 

@@ -117,6 +117,7 @@ class SendWindow {
 
   bool has_outstanding() const;  // issued and not answered
   bool has_on_its_way() const;   // the same, without what is to be issued once more
+  bool has_unissued() const;     // next() may have something now or later
   OpIndex oldest() const;        // the first one not answered; meaningful if has_work()
   bool has_work() const;         // outstanding, or next() may have something now or later
   const Operation* outstanding(OpIndex op) const;  // also while it is being issued; else null
@@ -139,6 +140,7 @@ class SendWindow {
     Reason reason = Reason::kNone;
     bool is_signaled = false;
     bool is_fenced = false;
+    bool is_brief = false;  // `op` and is_fenced are written when somebody asks for them
   };
   struct LocalError {
     queues::Status status;
@@ -154,7 +156,9 @@ class SendWindow {
   const Entry* find(OpIndex op) const;
 
   bool fetch();
-  void describe(Entry& entry, const queues::SendWqe& wqe, std::uint32_t index);
+  // Writes what a brief entry has left out.
+  void complete_description(std::uint32_t index) const;
+  void describe(Entry& entry, const queues::SendWqe& wqe, std::uint32_t index) const;
   std::optional<LocalError> check(Entry& entry, const queues::SendWqe& wqe) const;
   std::optional<LocalError> check_sges(const Entry& entry, const queues::SendWqe& wqe) const;
 

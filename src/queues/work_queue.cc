@@ -71,6 +71,13 @@ std::span<const std::byte> SendQueue::inline_payload(const SendWqe& wqe) {
   return {reinterpret_cast<const std::byte*>(&wqe + 1), wqe.inline_length};
 }
 
+std::uint64_t SendQueue::payload_length(const SendWqe& wqe) {
+  std::uint64_t length = wqe.flags & kInline ? wqe.inline_length : 0;
+  for (const Sge& sge : sges(wqe))
+    length += sge.length;
+  return length;
+}
+
 void SendQueue::free_upto(std::uint32_t index) {
   VERBENA_ASSERT(index - freed_ <= used());
   freed_ = index;

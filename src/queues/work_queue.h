@@ -97,6 +97,7 @@ class SendQueue {
   // Of a snapshot.
   static std::span<const Sge> sges(const SendWqe& wqe);
   static std::span<const std::byte> inline_payload(const SendWqe& wqe);
+  static std::uint64_t payload_length(const SendWqe& wqe);
   static Sge* sge_room(SendWqe& wqe) { return reinterpret_cast<Sge*>(&wqe + 1); }
   static std::byte* inline_room(SendWqe& wqe) { return reinterpret_cast<std::byte*>(&wqe + 1); }
 

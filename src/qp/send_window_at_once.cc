@@ -1,0 +1,50 @@
+// SPDX-License-Identifier: MIT
+// The window's part in work requests that are executed or sent as they are posted. Little is
+// written down for them: most are done before anybody asks for more.
+#include "qp/opcode.h"
+#include "qp/send_window.h"
+
+namespace verbena::qp {
+
+using queues::Completion;
+using queues::SendWqe;
+using queues::Status;
+
+// Only for what needs no more checks than the caller made: no READ, no datagram.
+void SendWindow::issued_at_once() {
+  Entry& entry = at(fetched_);
+  const SendWqe& copy = wqe(fetched_);
+  entry.shape = shape_of(copy.opcode);
+  entry.wr_id = copy.wr_id;
+  entry.status = Status::kSuccess;
+  entry.is_signaled = config_.signal_all || copy.flags & queues::kSignaled;
+  entry.is_brief = true;
+  config_.queue->post();
+  cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();
+  shown_ = cursor_ - 1;
+  if (config_.type != QpType::kRc) complete_upto(cursor_);
+}
+
+void SendWindow::done_at_once(std::uint64_t wr_id, queues::CompletionKind kind, bool is_signaled) {
+  config_.queue->post_done();
+  done_ = cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();
+  if (!is_signaled && !config_.signal_all) return;
+  Completion completion;
+  completion.wr_id = wr_id;
+  completion.kind = kind;
+  completion.qp = config_.qp;
+  if (config_.completions->push(completion, false)) return;
+  lost_ = true;
+  settle();
+}
+
+void SendWindow::complete_description(std::uint32_t index) const {
+  Entry& entry = entries_[index & mask_];
+  if (!entry.is_brief) [[likely]]
+    return;
+  const SendWqe& copy = wqe(index);
+  describe(entry, copy, index);
+  entry.op.length = queues::SendQueue::payload_length(copy);
+}
+
+}  // namespace verbena::qp

@@ -1,0 +1,98 @@
+// SPDX-License-Identifier: MIT
+// Work requests that are sent as they are posted: they are as good as any other afterwards.
+#include <gtest/gtest.h>
+
+#include "qp/test_bench.h"
+
+namespace verbena::qp {
+namespace {
+
+// A SEND of `length` bytes at `offset`, sent at once.
+void send_at_once(WindowBench& bench, std::size_t offset, std::uint32_t length,
+                  std::uint8_t flags = queues::kSignaled) {
+  ASSERT_TRUE(bench.window.is_open());
+  queues::SendWqe& wqe = bench.window.open_wqe();
+  wqe = {};
+  wqe.wr_id = bench.posted++;
+  wqe.opcode = static_cast<std::uint8_t>(queues::SendOpcode::kSend);
+  wqe.flags = flags;
+  wqe.sge_count = 1;
+  *queues::SendQueue::sge_room(wqe) = bench.memory.sge(offset, length);
+  bench.window.issued_at_once();
+}
+
+TEST(SendWindowAtOnce, CompletesLikeOthersInOrder) {
+  WindowBench bench;
+  send_at_once(bench, 0, 8);
+  send_at_once(bench, 0, 8, 0);
+  bench.post_write();
+  bench.issue();
+  bench.answer(2, Answer::kDone);
+  const auto completions = bench.poll();
+  ASSERT_EQ(completions.size(), 2u);
+  EXPECT_EQ(completions[0].wr_id, 0u);
+  EXPECT_EQ(completions[0].kind, queues::CompletionKind::kSend);
+  EXPECT_EQ(completions[1].wr_id, 2u);
+  EXPECT_FALSE(bench.window.has_work());
+}
+
+TEST(SendWindowAtOnce, IsOfferedAgainAsItWasPosted) {
+  WindowBench bench;
+  send_at_once(bench, 0, 8);
+  send_at_once(bench, 64, 24, queues::kSignaled | queues::kSolicited);
+  EXPECT_FALSE(bench.window.has_unissued());
+  bench.window.repeat_from(OpIndex(1));
+  EXPECT_TRUE(bench.window.has_unissued());
+  const Operation* op = bench.window.next(bench.now);
+  ASSERT_NE(op, nullptr);
+  EXPECT_EQ(op->index, OpIndex(1));
+  EXPECT_EQ(op->kind, OpKind::kSend);
+  EXPECT_EQ(op->length, 24u);
+  EXPECT_TRUE(op->is_solicited);
+  bench.window.issued(bench.now);
+  bench.answer(1, Answer::kDone);
+  EXPECT_EQ(bench.poll().size(), 2u);
+}
+
+TEST(SendWindowAtOnce, GivesItsPayloadWhenAsked) {
+  WindowBench bench;
+  bench.memory.fill(64, 24, 0x5A);
+  send_at_once(bench, 64, 24);
+  std::array<std::byte, 24> got{};
+  ASSERT_TRUE(bench.window.gather(OpIndex(0), 0, got).has_value());
+  EXPECT_EQ(got.back(), std::byte{0x5A});
+  std::array<std::byte, 25> more{};
+  EXPECT_FALSE(bench.window.gather(OpIndex(0), 0, more).has_value());
+  ASSERT_NE(bench.window.outstanding(OpIndex(0)), nullptr);
+  EXPECT_EQ(bench.window.outstanding(OpIndex(0))->length, 24u);
+}
+
+// The place of the entry was a READ's before: nothing of it is left.
+TEST(SendWindowAtOnce, TakesNothingOverFromItsPlace) {
+  WindowBench bench({.depth = 1});
+  bench.post_read();
+  bench.issue();
+  bench.answer(0, Answer::kDone);
+  ASSERT_EQ(bench.poll().size(), 1u);
+  send_at_once(bench, 0, 8);
+  bench.answer(1, Answer::kDone);
+  const auto completions = bench.poll();
+  ASSERT_EQ(completions.size(), 1u);
+  EXPECT_EQ(completions[0].kind, queues::CompletionKind::kSend);
+  EXPECT_EQ(completions[0].byte_length, 0u);
+}
+
+TEST(SendWindowAtOnce, FailsAndIsFlushedLikeOthers) {
+  WindowBench bench;
+  send_at_once(bench, 0, 8);
+  send_at_once(bench, 0, 8, 0);
+  bench.answer(0, Answer::kAccess);
+  const auto completions = bench.poll();
+  ASSERT_EQ(completions.size(), 2u);
+  EXPECT_EQ(completions[0].status, queues::Status::kRemoteAccess);
+  EXPECT_EQ(completions[1].status, queues::Status::kFlushed);
+  EXPECT_EQ(completions[1].wr_id, 1u);
+}
+
+}  // namespace
+}  // namespace verbena::qp
