@@ -20,8 +20,9 @@
 // * Wire::transmit: wire::DatagramBuilder in the port's train of this path, payload by the source,
 //   finish() with the train's index as id. Outgoing::is_ecn_capable becomes the port's Ecn.
 // * set_in_flight(): this connection's share of the receive buffers of both ends.
-// * Settings::selective and a reorder buffer only where both ends agreed (through ECE, or in the
-//   private data of their connection): a standard peer would misread the NAKs.
+// * Settings::asks_for_agreement, a reorder buffer and a congestion control for it: two ends that
+//   are ours agree on selective repeat and delay control in band, and no other peer notices
+//   (docs/decisions/0012). Settings::selective only where both ends have agreed by other means.
 //
 // Datagrams (UD) are received by receive() with the IP head, from which the GRH is made; whom they
 // go to is asked of Paths.
@@ -57,6 +58,8 @@ class Engine : public qp::Carrier {
   virtual void receive_broken(const wire::Head& bth, wire::Malformed why,
                               qp::Responder& responder) = 0;
   virtual const EngineCounters& counters() const = 0;
+  // The peer is one of ours, and both know it.
+  virtual bool has_agreed() const { return false; }
 
   // Nothing of ours ever touches the peer's memory, nor the peer ours.
   bool quiesced() override { return true; }
@@ -72,8 +75,9 @@ class Paths {
   ~Paths() = default;
 };
 
-// `wire`, `paths` (for UD) and `congestion` (may be null) are borrowed.
+// `wire`, `paths` (for UD), `congestion` (may be null) and `when_agreed`, which takes its place
+// once the ends have agreed (null: `congestion` goes on), are borrowed.
 std::unique_ptr<Engine> make_engine(const Settings& settings, Wire& wire, Paths* paths,
-                                    Congestion* congestion);
+                                    Congestion* congestion, Congestion* when_agreed = nullptr);
 
 }  // namespace verbena::roce

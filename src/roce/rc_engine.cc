@@ -7,12 +7,32 @@
 
 namespace verbena::roce {
 
-RcEngine::RcEngine(const Settings& settings, Wire& wire, Congestion* congestion)
+namespace {
+
+Agreement::State first_state(const Settings& settings) {
+  if (settings.selective) return Agreement::State::kAgreed;
+  return settings.asks_for_agreement ? Agreement::State::kAsking : Agreement::State::kOff;
+}
+
+}  // namespace
+
+RcEngine::RcEngine(const Settings& settings, Wire& wire, Congestion* congestion,
+                   Congestion* when_agreed)
     : settings_(settings),
       congestion_(congestion),
-      requester_(settings, wire, congestion),
-      responder_(settings, wire),
-      notifier_(settings_, wire) {}
+      when_agreed_(when_agreed),
+      agreement_(first_state(settings)),
+      requester_(settings, wire, congestion, agreement_),
+      responder_(settings, wire, agreement_),
+      notifier_(settings_, wire) {
+  if (agreement_.is_agreed()) agree();
+}
+
+void RcEngine::agree() {
+  if (!when_agreed_) return;
+  congestion_ = when_agreed_;
+  requester_.set_congestion(when_agreed_);
+}
 
 void RcEngine::receive(const wire::Packet& packet, const Arrival& arrival, qp::SendWindow& window,
                        qp::Responder& responder, const Now& now) {
@@ -24,7 +44,11 @@ void RcEngine::receive(const wire::Packet& packet, const Arrival& arrival, qp::S
     case Admission::kAdmitted: break;
   }
   notifier_.arrived(arrival, counters_, now);
-  if (packet.shape->is_response) return requester_.receive(packet, window, now);
+  const bool is_response = packet.shape->is_response;
+  const bool belongs =
+      is_response ? requester_.expects(packet.psn) : responder_.expects(packet.psn);
+  if (belongs && agreement_.arrived(packet)) agree();
+  if (is_response) return requester_.receive(packet, window, now);
   responder_.receive(packet, responder, now);
 }
 

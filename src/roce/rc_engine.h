@@ -2,6 +2,7 @@
 // The carrier of a reliable connection: a requester and a responder.
 #pragma once
 
+#include "roce/agreement.h"
 #include "roce/engine.h"
 #include "roce/notifier.h"
 #include "roce/rc_responder.h"
@@ -11,7 +12,7 @@ namespace verbena::roce {
 
 class RcEngine final : public Engine {
  public:
-  RcEngine(const Settings& settings, Wire& wire, Congestion* congestion);
+  RcEngine(const Settings& settings, Wire& wire, Congestion* congestion, Congestion* when_agreed);
 
   void start(const qp::QpAttributes& attributes) override { requester_.start(attributes); }
   void set_in_flight(const InFlight& most) override { requester_.set_in_flight(most); }
@@ -20,6 +21,7 @@ class RcEngine final : public Engine {
   void receive_broken(const wire::Head& bth, wire::Malformed why,
                       qp::Responder& responder) override;
   const EngineCounters& counters() const override { return counters_; }
+  bool has_agreed() const override { return agreement_.is_agreed(); }
 
   void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) override {
     requester_.issue(window, budget, now);
@@ -34,10 +36,15 @@ class RcEngine final : public Engine {
 
   const Requester& requester() const { return requester_; }
   const RcResponder& responder() const { return responder_; }
+  const Agreement& agreement() const { return agreement_; }
 
  private:
+  void agree();
+
   Settings settings_;
   Congestion* congestion_;
+  Congestion* when_agreed_;
+  Agreement agreement_;
   Requester requester_;
   RcResponder responder_;
   Notifier notifier_;

@@ -33,9 +33,10 @@ constexpr Psn later(Psn a, Psn b) { return a - b > 0 ? a : b; }
 
 }  // namespace
 
-RcResponder::RcResponder(const Settings& settings, Wire& wire)
+RcResponder::RcResponder(const Settings& settings, Wire& wire, Agreement& agreement)
     : settings_(settings),
       wire_(wire),
+      agreement_(agreement),
       expected_(settings.receive_psn),
       assembly_(settings.path_mtu),
       answers_(settings.reads_in_max),
@@ -109,7 +110,7 @@ void RcResponder::accept_kept(qp::Responder& responder, const Now& now) {
   if (kept_.is_empty()) {
     gap_at_ = Instant::never();
     highest_ = named_upto_ = due_upto_ = expected_;
-  } else if (!settings_.selective) {
+  } else if (!is_selective()) {
     gap_at_ = now + settings_.reorder_patience;
   }
 }
@@ -241,10 +242,12 @@ void RcResponder::keep(const wire::Packet& packet, const Now& now) {
   if (went_round && waits_) waits_ = false;
   const auto ahead = static_cast<std::uint32_t>(packet.psn - expected_);
   if (!kept_.keep(packet, ahead)) {
-    if (!settings_.selective) name_one_gap();
+    if (!is_selective()) name_one_gap();
     return;
   }
   if (packet.psn - highest_ > 0) highest_ = packet.psn;
+  // Of gaps before it that were named, another packet behind them says nothing new.
+  if (is_selective() && packet.psn - named_upto_ < 0) return;
   // Not later than what waits already, for instance to name all gaps once more.
   const Instant soon = now + settings_.reorder_patience;
   if (gap_at_ <= soon) return;
@@ -262,7 +265,7 @@ void RcResponder::name_one_gap() {
 
 void RcResponder::name_gaps(Instant now) {
   gap_at_ = Instant::never();
-  if (settings_.selective) return name_all_gaps(now);
+  if (is_selective()) return name_all_gaps(now);
   name_one_gap();
 }
 

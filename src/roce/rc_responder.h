@@ -17,6 +17,7 @@
 
 #include "base/time.h"
 #include "qp/carrier.h"
+#include "roce/agreement.h"
 #include "roce/answer_queue.h"
 #include "roce/assembly.h"
 #include "roce/reorder_buffer.h"
@@ -38,7 +39,7 @@ struct ResponderCounters {
 
 class RcResponder {
  public:
-  RcResponder(const Settings& settings, Wire& wire);
+  RcResponder(const Settings& settings, Wire& wire, Agreement& agreement);
 
   void receive(const wire::Packet& packet, qp::Responder& responder, const Now& now);
   // A packet for us that parse refused, with the right ICRC (wire::deserves_nak).
@@ -47,8 +48,16 @@ class RcResponder {
   bool serve(qp::Responder& responder, qp::Budget& budget, const Now& now);
   std::optional<Instant> next_deadline() const;
   const ResponderCounters& counters() const { return counters_; }
+  // Whether a request with this PSN is near what is expected.
+  bool expects(Psn psn) const {
+    const std::int32_t distance = psn - expected_;
+    return distance > -kNear && distance < kNear;
+  }
 
  private:
+  static constexpr std::int32_t kNear = 1 << 12;
+  bool is_selective() const { return agreement_.is_agreed() && settings_.reorder_packets != 0; }
+
   enum class Standing : std::uint8_t { kExpected, kDuplicate, kAhead };
   Standing classify(Psn psn) const;
 
@@ -71,12 +80,15 @@ class RcResponder {
   Wire::Sent send_answer(OwedAnswer& answer, qp::Responder& responder, qp::Budget& budget);
   Progress send_gaps();
   Progress send_acknowledge();
-  Wire::Sent transmit(Psn psn, wire::Syndrome syndrome, wire::Msn msn);
+  Wire::Sent transmit_acknowledge(Psn psn, wire::Syndrome syndrome);
+  Wire::Sent transmit_gap(const Repairs::Range& gap);
+  Wire::Sent transmit(const Outgoing& packet);
   wire::Head head_of(wire::Code code, Psn psn) const;
   std::uint32_t psns_of(const wire::Packet& packet) const;
 
   Settings settings_;
   Wire& wire_;
+  Agreement& agreement_;
   Psn expected_;
   wire::Msn msn_;
   Assembly assembly_;

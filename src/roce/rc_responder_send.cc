@@ -40,6 +40,7 @@ wire::Head RcResponder::head_of(Code code, Psn psn) const {
   head.pkey = settings_.pkey;
   head.dest_qp = settings_.peer;
   head.psn = psn;
+  head.mark = agreement_.mark(true);
   return head;
 }
 
@@ -71,7 +72,7 @@ Wire::Sent RcResponder::send_answer(OwedAnswer& answer, qp::Responder& responder
   packet.head.original = answer.value;
   if (answer.is_atomic) {
     budget.take(sizeof answer.value);
-    return wire_.transmit(packet, settings_.path, [](std::span<std::byte>) { return true; });
+    return transmit(packet);
   }
   packet.head.opcode = Opcode::of(Service::kRc, answer_code(is_first, is_last));
   const std::uint32_t offset = answer.done * settings_.path_mtu;
@@ -82,6 +83,7 @@ Wire::Sent RcResponder::send_answer(OwedAnswer& answer, qp::Responder& responder
     if (!read) refused = read.error();
     return read.has_value();
   });
+  if (sent == Wire::Sent::kSent) agreement_.sent();
   if (sent == Wire::Sent::kNoPayload) {
     answers_.clear();
     expected_ = psn;
@@ -94,15 +96,11 @@ Wire::Sent RcResponder::send_answer(OwedAnswer& answer, qp::Responder& responder
 RcResponder::Progress RcResponder::send_gaps() {
   while (!gaps_.is_empty()) {
     const Repairs::Range gap = gaps_.front();
-    const wire::Msn msn = settings_.selective ? wire::Msn(gap.count) : msn_;
     // It may have come meanwhile.
     if (gap.first - expected_ >= 0) {
-      if (transmit(gap.first, Syndrome::nak(NakCode::kPsnSequenceError), msn) !=
-          Wire::Sent::kSent) {
-        return Progress::kMore;
-      }
+      if (transmit_gap(gap) != Wire::Sent::kSent) return Progress::kMore;
       ++counters_.naks;
-      ack_due_ &= settings_.selective;
+      ack_due_ &= is_selective();
     }
     gaps_.take(gap.count);
   }
@@ -112,7 +110,7 @@ RcResponder::Progress RcResponder::send_gaps() {
 RcResponder::Progress RcResponder::send_acknowledge() {
   if (!refusal_ && !ack_due_) return Progress::kDone;
   const Psn psn = refusal_ ? expected_ : expected_.previous();
-  if (transmit(psn, refusal_.value_or(Syndrome::ack()), msn_) != Wire::Sent::kSent) {
+  if (transmit_acknowledge(psn, refusal_.value_or(Syndrome::ack())) != Wire::Sent::kSent) {
     return Progress::kMore;
   }
   counters_.acks += refusal_ ? 0 : 1;
@@ -122,11 +120,31 @@ RcResponder::Progress RcResponder::send_acknowledge() {
   return Progress::kDone;
 }
 
-Wire::Sent RcResponder::transmit(Psn psn, Syndrome syndrome, wire::Msn msn) {
+Wire::Sent RcResponder::transmit_acknowledge(Psn psn, Syndrome syndrome) {
   Outgoing packet{.head = head_of(Code::kAcknowledge, psn)};
   packet.head.syndrome = syndrome;
-  packet.head.msn = msn;
-  return wire_.transmit(packet, settings_.path, [](std::span<std::byte>) { return true; });
+  packet.head.msn = msn_;
+  return transmit(packet);
+}
+
+// To an end that understands it, a gap as such; else it acknowledges what is before it (9.7.5.1.1),
+// so it is that of the first gap, which is where we are.
+Wire::Sent RcResponder::transmit_gap(const Repairs::Range& gap) {
+  Outgoing packet{.head = head_of(Code::kAcknowledge, gap.first)};
+  packet.head.syndrome = Syndrome::nak(NakCode::kPsnSequenceError);
+  packet.head.msn = msn_;
+  if (is_selective()) {
+    packet.head.mark = kGapMark;
+    packet.head.msn = wire::Msn(gap.count);
+  }
+  return transmit(packet);
+}
+
+Wire::Sent RcResponder::transmit(const Outgoing& packet) {
+  const auto sent =
+      wire_.transmit(packet, settings_.path, [](std::span<std::byte>) { return true; });
+  if (sent == Wire::Sent::kSent) agreement_.sent();
+  return sent;
 }
 
 }  // namespace verbena::roce

@@ -15,8 +15,13 @@ constexpr std::uint32_t kProbePackets = 16;
 
 }  // namespace
 
-Requester::Requester(const Settings& settings, Wire& wire, Congestion* congestion)
-    : settings_(settings), wire_(wire), congestion_(congestion), line_(settings.operations_max) {
+Requester::Requester(const Settings& settings, Wire& wire, Congestion* congestion,
+                     Agreement& agreement)
+    : settings_(settings),
+      wire_(wire),
+      congestion_(congestion),
+      agreement_(agreement),
+      line_(settings.operations_max) {
   set_in_flight(settings.in_flight);
 }
 

@@ -15,9 +15,9 @@
 // last packet of a message has nobody behind it that would show its loss). Silence of the local ACK
 // timeout: all that is not finished is sent again, and the send window counts it (9.7.5.1.4).
 //
-// Where both ends agreed on it (`selective`), the responder keeps what comes behind a gap, a NAK
-// carries the length of the gap in place of the MSN, acknowledges nothing, and only the gap is
-// repeated.
+// Where both ends agreed on it (agreement.h), the responder keeps what comes behind a gap, a NAK
+// that names a gap carries its length in place of the MSN, acknowledges nothing, and only the gap
+// is repeated.
 #pragma once
 
 #include <cstdint>
@@ -25,6 +25,7 @@
 
 #include "base/time.h"
 #include "qp/carrier.h"
+#include "roce/agreement.h"
 #include "roce/congestion.h"
 #include "roce/flight_line.h"
 #include "roce/psn_set.h"
@@ -48,11 +49,12 @@ struct RequesterCounters {
 
 class Requester {
  public:
-  Requester(const Settings& settings, Wire& wire, Congestion* congestion);
+  Requester(const Settings& settings, Wire& wire, Congestion* congestion, Agreement& agreement);
 
   // RTS, or changed attributes.
   void start(const qp::QpAttributes& attributes);
   void set_in_flight(const InFlight& most);
+  void set_congestion(Congestion* congestion) { congestion_ = congestion; }
 
   void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now);
   // An acknowledgement, or the answer of a READ or an atomic.
@@ -60,6 +62,9 @@ class Requester {
   // Timers.
   void collect(qp::SendWindow& window, const Now& now);
   std::optional<Instant> next_deadline() const;
+
+  // Whether an answer with this PSN can be one to what is on its way.
+  bool expects(Psn psn) const { return psn - finished_ >= 0 && psn - high_ < 0; }
 
   const RequesterCounters& counters() const { return counters_; }
   const RoundTrip& round_trip() const { return round_trip_; }
@@ -129,6 +134,7 @@ class Requester {
   Settings settings_;
   Wire& wire_;
   Congestion* congestion_;
+  Agreement& agreement_;
   InFlight most_;
   Duration timeout_;
   bool started_ = false;

@@ -70,7 +70,8 @@ void Requester::take_nak(const wire::Packet& packet, qp::SendWindow& window, con
   }
   const bool is_sequence = packet.syndrome.kind() == AethKind::kNak &&
                            packet.syndrome.nak_code() == NakCode::kPsnSequenceError;
-  if (is_sequence && settings_.selective) return take_gap(packet.psn, packet.msn.value(), now);
+  if (is_sequence && packet.mark == kGapMark && agreement_.is_agreed())
+    return take_gap(packet.psn, packet.msn.value(), now);
   const Psn at = packet.psn;
   acknowledge_upto(at, window, now);
   if (line_.is_empty()) return;
@@ -101,6 +102,7 @@ void Requester::take_gap(Psn first, std::uint32_t count, Instant now) {
   if (congestion_) congestion_->lost(now);
   repairs_.add(first, std::clamp(count, 1u, std::min(sent_behind, kInFlightPacketsMax)));
   round_trip_.heard();
+  if (timers_.probe != Instant::never()) timers_.probe = now + round_trip_.probe_after();
 }
 
 // The first operation that is not over was refused, or has to wait. If answers before it are

@@ -100,7 +100,9 @@ bool Requester::admit(qp::SendWindow& window, const Now& now) {
 // on its way.
 std::uint32_t Requester::room_at(const Flight& flight, Psn psn) {
   const auto out = static_cast<std::uint32_t>(psn - finished_);
-  if (out >= most_.packets) return 0;
+  const std::uint32_t most =
+      agreement_.is_agreed() ? std::min(most_.packets, kAgreedSpan) : most_.packets;
+  if (out >= most) return 0;
   std::uint64_t bytes_max = most_.bytes;
   if (congestion_) bytes_max = std::min<std::uint64_t>(bytes_max, congestion_->window());
   const std::uint64_t bytes_out = bytes_at(flight, psn) - bytes_finished_;
@@ -109,7 +111,7 @@ std::uint32_t Requester::room_at(const Flight& flight, Psn psn) {
   if (out != 0 && bytes_out + wanted > bytes_max) return 0;
   const std::uint64_t left = bytes_max - std::min(bytes_max, bytes_out);
   const std::uint64_t fits = std::max<std::uint64_t>(1, left / settings_.path_mtu);
-  return static_cast<std::uint32_t>(std::min<std::uint64_t>(fits, most_.packets - out));
+  return static_cast<std::uint32_t>(std::min<std::uint64_t>(fits, most - out));
 }
 
 // What may be on its way became less, and nobody was asked to acknowledge what is: the last packet
@@ -183,6 +185,7 @@ wire::Head Requester::head_of(const Operation& op, Psn psn) const {
   head.pkey = settings_.pkey;
   head.dest_qp = settings_.peer;
   head.psn = psn;
+  head.mark = agreement_.mark(false);
   return head;
 }
 
@@ -221,6 +224,7 @@ Wire::Sent Requester::send_request(const Flight& flight, Psn psn, std::uint32_t 
 
 void Requester::sent(const Step& step, std::size_t bytes, bool asks, Instant now) {
   ++counters_.packets;
+  agreement_.sent();
   unasked_ = asks ? 0 : unasked_ + 1;
   if (starts_over_at_ == step.psn) starts_over_at_.reset();
   const Psn end = step.psn + step.most;

@@ -39,7 +39,10 @@ struct Settings {
   // behind it and wait. 0 packets: nothing waits, as hardware does.
   std::uint32_t reorder_packets = 0;  // rounded up to a power of two
   Duration reorder_patience{};
-  // Both ends agreed on selective repeat: reorder_packets is not 0.
+  // RC: find out in band whether the peer is one of ours, and then repeat only what is lost, and
+  // control congestion by delay (agreement.h). Needs reorder_packets of kAgreedSpan or more.
+  bool asks_for_agreement = false;
+  // Both ends agreed by other means: the same, from the beginning.
   bool selective = false;
   // A CNP no more often than this (A17.9.3).
   Duration cnp_interval = Duration::microseconds(50);

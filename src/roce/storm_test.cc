@@ -16,6 +16,7 @@ constexpr unsigned kSeeds = 1500;
 
 struct Plan {
   EndOptions end;
+  EndOptions other;
   LinkOptions link;
   unsigned operations = 0;
   std::uint32_t size_max = 0;
@@ -44,6 +45,14 @@ Plan plan_of(SeededRandom& random) {
   plan.link.reorder_by = Duration::microseconds(1 + static_cast<std::int64_t>(random.below(40)));
   plan.link.mark = chance(5000);
   plan.link.backlog_max = Duration::nanoseconds(500 << random.below(8));
+  plan.other = plan.end;
+  // One of them may be another NIC.
+  if (!plan.end.selective && random.one_in(2)) {
+    for (EndOptions* end : {&plan.end, &plan.other}) {
+      end->asks_for_agreement = !random.one_in(4);
+      if (end->asks_for_agreement) end->reorder_packets = kAgreedSpan;
+    }
+  }
   plan.operations = 10 + static_cast<unsigned>(random.below(50));
   plan.size_max = random.one_in(4) ? 8192 : 1 + static_cast<std::uint32_t>(random.below(6000));
   return plan;
@@ -53,8 +62,9 @@ std::string describe(const Plan& plan) {
   std::ostringstream text;
   text << "mtu " << plan.end.path_mtu << ", packets " << plan.end.in_flight.packets << ", bytes "
        << plan.end.in_flight.bytes << ", reorder buffer " << plan.end.reorder_packets
-       << (plan.end.selective ? " selective" : "") << ", loss " << plan.link.loss << ", duplicate "
-       << plan.link.duplicate << ", reorder " << plan.link.reorder;
+       << (plan.end.selective ? " selective" : "") << (plan.end.asks_for_agreement ? " asks" : "")
+       << (plan.other.asks_for_agreement ? " is asked" : "") << ", loss " << plan.link.loss
+       << ", duplicate " << plan.link.duplicate << ", reorder " << plan.link.reorder;
   return text.str();
 }
 
@@ -62,7 +72,7 @@ struct Run {
   explicit Run(std::uint64_t seed)
       : random(seed),
         plan(plan_of(random)),
-        world(plan.end, seed),
+        world(plan.end, plan.other, seed),
         there(world.near(), world.far(), random, plan.operations, plan.size_max),
         back(world.far(), world.near(), random, plan.operations, plan.size_max) {
     world.link.options = plan.link;

@@ -31,7 +31,9 @@ struct EndOptions {
   std::uint32_t reorder_packets = 0;
   Duration reorder_patience{};
   bool selective = false;
+  bool asks_for_agreement = false;
   std::function<std::unique_ptr<Congestion>()> congestion = [] { return nullptr; };
+  std::function<std::unique_ptr<Congestion>()> when_agreed = [] { return nullptr; };
 };
 
 class TestEnd final : public qp::QpEvents, public Wire, public Paths {
@@ -58,7 +60,8 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
               .shared_receives = nullptr,
               .regions = &regions,
               .events = this}),
-        congestion_(options.congestion()) {
+        congestion_(options.congestion()),
+        when_agreed_(options.when_agreed()) {
     key = add_region(memory::kLocalWrite | memory::kRemoteWrite | memory::kRemoteRead |
                      memory::kRemoteAtomic);
     connect();
@@ -163,8 +166,9 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
                           .receive_psn = options_.first_psn,
                           .reorder_packets = options_.reorder_packets,
                           .reorder_patience = options_.reorder_patience,
+                          .asks_for_agreement = options_.asks_for_agreement,
                           .selective = options_.selective},
-                         *this, this, congestion_.get());
+                         *this, this, congestion_.get(), when_agreed_.get());
     move(qp::QpState::kReadyToSend);
     engine->start(pair.attributes());
   }
@@ -235,6 +239,7 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
 
  private:
   std::unique_ptr<Congestion> congestion_;
+  std::unique_ptr<Congestion> when_agreed_;
   Path path_;
 };
 

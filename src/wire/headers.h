@@ -19,6 +19,7 @@ struct Bth {
   static constexpr std::uint8_t kFecn = 0x80;
   static constexpr std::uint8_t kBecn = 0x40;
   static constexpr std::uint8_t kAckRequest = 0x80;
+  static constexpr std::uint8_t kMarkMask = 0x7F;
   // Where the byte is that the ICRC takes as ones.
   static constexpr std::size_t kCongestionOffset = 4;
 

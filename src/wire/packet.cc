@@ -19,6 +19,7 @@ void decode_bth(const Bth& bth, Head& head) {
   head.becn = (bth.congestion & Bth::kBecn) != 0;
   head.dest_qp = {bth.dest_qp.value()};
   head.ack_request = (bth.ack_request & Bth::kAckRequest) != 0;
+  head.mark = bth.ack_request & Bth::kMarkMask;
   head.psn = Psn(bth.psn.value());
 }
 
@@ -32,7 +33,8 @@ Bth encode_bth(const Head& head) {
   bth.congestion =
       static_cast<std::uint8_t>((head.fecn ? Bth::kFecn : 0) | (head.becn ? Bth::kBecn : 0));
   bth.dest_qp = be24(head.dest_qp.value);
-  bth.ack_request = head.ack_request ? Bth::kAckRequest : 0;
+  bth.ack_request = static_cast<std::uint8_t>((head.ack_request ? Bth::kAckRequest : 0) |
+                                              (head.mark & Bth::kMarkMask));
   bth.psn = be24(head.psn.value());
   return bth;
 }

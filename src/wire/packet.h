@@ -46,6 +46,9 @@ struct Head {
   bool fecn = false;
   bool becn = false;
   std::uint8_t pad = 0;
+  // The seven reserved bits beside AckReq, which the ICRC covers: zeros, except between two ends
+  // that know each other (roce/agreement.h).
+  std::uint8_t mark = 0;
   std::uint16_t pkey = kDefaultPkey;
   QpNum dest_qp{};
   Psn psn{};
@@ -89,7 +92,8 @@ struct Packet : Head {
 // `datagram` is a UDP payload with its ICRC at the end, which is not looked at. Never reads past
 // it. What comes back is complete: all headers of the opcode are there, the payload is of a length
 // that the opcode allows with some path MTU (whether it is the queue pair's is for the engine to
-// see), a WRITE's DMA length fits it. Reserved bits are ignored.
+// see), a WRITE's DMA length fits it. Reserved bits
+// refuse nothing.
 Result<Packet, Malformed> parse(std::span<const std::byte> datagram);
 
 // Only the BTH; nothing when the datagram is too short for it and an ICRC. For a NAK of what parse
