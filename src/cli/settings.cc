@@ -12,8 +12,8 @@ constexpr Setting kSettings[] = {
      "patterns separated by commas, or \"all\"",
      "--devices", "LIST", false},
     {"VERBENA_PATH", "auto",
-     "ring: between processes of this host everything is executed by the target, as a test of "
-     "that path; auto: by the initiator where it can",
+     "how processes of this host reach each other. ring: everything is executed by the target, as "
+     "a test of that path; wire: by RoCEv2, as other hosts; auto: by the initiator where it can",
      "--path", "PATH", false},
     {"VERBENA_ADOPT", "auto",
      "never: registered private memory stays private, and peers copy it by system calls; auto: "
