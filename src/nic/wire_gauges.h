@@ -11,6 +11,7 @@
 
 #include "base/types.h"
 #include "base/unique_fd.h"
+#include "nic/forked_descriptors.h"
 #include "port/udp_socket.h"
 
 namespace verbena::nic {
@@ -44,6 +45,7 @@ class WireGauges {
       if (gauges_[i].load(std::memory_order_relaxed) != kWanted) continue;
       auto socket = fetch(SlotNumber{i});
       const int fd = socket ? port::lift_descriptor(socket->release()) : -1;
+      if (fd >= 0) close_in_children(fd);
       gauges_[i].store(fd < 0 ? kNone : kFirst + fd, std::memory_order_release);
     }
   }

@@ -8,6 +8,7 @@
 
 #include "base/log.h"
 #include "nic/engine.h"
+#include "nic/forked_descriptors.h"
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
 #include "nic/wire_qp.h"
@@ -79,12 +80,16 @@ bool WireNic::receive_for(SlotNumber slot) {
     LOG_ERROR("no RoCEv2 for slot %u: %s", slot.value, to_string(socket.error()));
     return false;
   }
-  {
-    const std::lock_guard receiving(receive_lock_);
-    if (!udp_.add_receiver(slot, std::move(*socket))) return false;
-  }
+  if (!add_receiver(slot, std::move(*socket))) return false;
   slots_.push_back(slot);
   look_again();
+  return true;
+}
+
+bool WireNic::add_receiver(SlotNumber slot, UniqueFd socket) {
+  const std::lock_guard guard(receive_lock_);
+  if (!udp_.add_receiver(slot, std::move(socket))) return false;
+  close_in_children(udp_.descriptors().back());
   return true;
 }
 

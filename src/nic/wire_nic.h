@@ -92,6 +92,7 @@ class WireNic final : port::HandOver {
   void mend_sockets();
   bool is_polled();
 
+  bool add_receiver(SlotNumber slot, UniqueFd socket);
   bool is_warm() const;
   bool receive();
   bool take_inbox();

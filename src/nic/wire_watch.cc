@@ -96,9 +96,7 @@ void WireNic::mend_sockets() {
     if (!closed) return;
     LOG_WARN("the program closed the socket of slot %u", closed->value);
     auto socket = group_.fetch(*closed, nic_.random());
-    if (!socket) return;
-    const std::lock_guard guard(receive_lock_);
-    if (!udp_.add_receiver(*closed, std::move(*socket))) return;
+    if (!socket || !add_receiver(*closed, std::move(*socket))) return;
   }
 }
 

@@ -1,0 +1,185 @@
+// SPDX-License-Identifier: MIT
+// Queue pairs of this process that reach each other by RoCEv2 on the loopback interface, whatever
+// way the environment asks for.
+#include <netinet/in.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <bit>
+#include <cstdlib>
+#include <cstring>
+#include <string>
+#include <thread>
+
+#include "nic/nic.h"
+#include "nic/nic_qp.h"
+#include "nic/sharing.h"
+#include "nic/test_world.h"
+#include "nic/wire_nic.h"
+#include "nic/wire_qp.h"
+#include "port/port.h"
+#include "wire/bytes.h"
+
+namespace verbena::nic {
+namespace {
+
+using queues::Completion;
+using queues::SendOpcode;
+using queues::Status;
+
+// Another process of the machine may hold the port: another user's, or the kernel's rxe.
+class Wire : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    auto engine = Nic::current().start_engine();
+    ASSERT_TRUE(engine.has_value());
+    if (Nic::current().sharing().policy().path != Path::kWire) {
+      GTEST_SKIP() << "only with VERBENA_PATH=wire, which the test Environment.* sets";
+    }
+    wire = (*engine)->wire_for((*engine)->control().first_slot());
+    ASSERT_NE(wire, nullptr) << "UDP port 4791 is not to be had";
+  }
+  WireNic* wire = nullptr;
+};
+
+struct Pair {
+  explicit Pair(qp::QpType type) : one(world, type), other(world, type) {
+    one.timeout = other.timeout = 14;
+    one.ready(other.number());
+    other.ready(one.number());
+  }
+  World world;
+  Node one;
+  Node other;
+};
+
+std::vector<int> sockets_of_the_port() {
+  std::vector<int> found;
+  for (int fd = 3; fd < 1 << 16; ++fd) {
+    sockaddr_in6 name{};
+    socklen_t size = sizeof name;
+    if (getsockname(fd, reinterpret_cast<sockaddr*>(&name), &size) != 0) continue;
+    const bool is_ip = name.sin6_family == AF_INET6 || name.sin6_family == AF_INET;
+    if (is_ip && std::bit_cast<wire::be16>(name.sin6_port).value() == port::kRocePort)
+      found.push_back(fd);
+  }
+  return found;
+}
+
+TEST_F(Wire, CarriesAllThatAReliableConnectionDoes) {
+  Pair pair(qp::QpType::kRc);
+  EXPECT_NE(pair.one.qp->wire(), nullptr);
+  EXPECT_EQ(pair.one.qp->ring(), nullptr);
+  std::ranges::fill(pair.one.memory, std::uint8_t{7});
+  pair.other.receive(1000, 5000);
+  ASSERT_TRUE(pair.one.post(SendOpcode::kSend, pair.other, 1000, 5000).has_value());
+  ASSERT_TRUE(pair.one.post(SendOpcode::kWrite, pair.other, 100'000, 300'000).has_value());
+  for (const Completion& each : pair.one.wait(2))
+    EXPECT_EQ(each.status, Status::kSuccess);
+  EXPECT_EQ(pair.other.wait(1).at(0).status, Status::kSuccess);
+  EXPECT_EQ(pair.other.memory[1000], 7);
+  EXPECT_EQ(pair.other.memory[399'999], 7);
+  EXPECT_EQ(pair.other.memory[400'000], 0);
+  ASSERT_TRUE(pair.other.post(SendOpcode::kRead, pair.one, 500'000, 100'001).has_value());
+  EXPECT_EQ(pair.other.wait(1).at(0).status, Status::kSuccess);
+  EXPECT_EQ(pair.other.memory[600'000], 7);
+}
+
+TEST_F(Wire, CarriesUnreliableMessagesToAReceiverThatIsSlow) {
+  Pair pair(qp::QpType::kUc);
+  constexpr std::uint32_t kMessage = 1 << 20;
+  constexpr unsigned kCount = 64;  // more than any receive buffer holds
+  for (unsigned i = 0; i < kCount; ++i)
+    pair.other.receive(0, kMessage);
+  for (unsigned i = 0; i < kCount; ++i)
+    ASSERT_TRUE(pair.one.post(SendOpcode::kSend, pair.other, 0, kMessage).has_value());
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  for (const Completion& each : pair.other.wait(kCount))
+    EXPECT_EQ(each.status, Status::kSuccess);
+}
+
+TEST_F(Wire, FailsAnOperationThatTheResponderRefuses) {
+  Pair pair(qp::QpType::kRc);
+  const Sge local = pair.one.sge(0, 100);
+  qp::SendRequest request;
+  request.opcode = SendOpcode::kWrite;
+  request.remote_address = pair.other.address();
+  request.remote_key = MemoryKey{pair.other.mr->key.value ^ 0x100};
+  request.sges = {&local, 1};
+  std::size_t posted = 0;
+  ASSERT_TRUE(post_send(*pair.one.qp, {&request, 1}, posted).has_value());
+  EXPECT_EQ(pair.one.wait(1).at(0).status, Status::kRemoteAccess);
+}
+
+TEST_F(Wire, EndsWithARetryErrorWhenThePeerIsGone) {
+  World world;
+  Node one(world, qp::QpType::kRc);
+  one.timeout = 8;  // a millisecond
+  {
+    Node other(world, qp::QpType::kRc);
+    one.ready(other.number());
+    other.ready(one.number());
+  }
+  const Sge local = one.sge(0, 100);
+  qp::SendRequest request;
+  request.opcode = SendOpcode::kSend;
+  request.sges = {&local, 1};
+  std::size_t posted = 0;
+  ASSERT_TRUE(post_send(*one.qp, {&request, 1}, posted).has_value());
+  EXPECT_EQ(one.wait(1).at(0).status, Status::kRetryExceeded);
+}
+
+// The thread of the wire does all of it.
+TEST_F(Wire, WorksWhileNobodyPolls) {
+  Pair pair(qp::QpType::kRc);
+  std::ranges::fill(pair.one.memory, std::uint8_t{9});
+  ASSERT_TRUE(pair.one.post(SendOpcode::kWrite, pair.other, 0, 200'000).has_value());
+  const Instant limit = clock_now() + Duration::seconds(10);
+  const auto* const last = static_cast<volatile std::uint8_t*>(&pair.other.memory[199'999]);
+  while (*last != 9 && clock_now() < limit)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(*last, 9);
+}
+
+TEST_F(Wire, GetsItsSocketBackWhenTheProgramClosesIt) {
+  Pair pair(qp::QpType::kRc);
+  const std::vector<int> all = sockets_of_the_port();
+  EXPECT_FALSE(all.empty());
+  for (const int fd : all)
+    close(fd);
+  ASSERT_TRUE(pair.one.post(SendOpcode::kWrite, pair.other, 0, 200'000).has_value());
+  EXPECT_EQ(pair.one.wait(1).at(0).status, Status::kSuccess);
+}
+
+TEST_F(Wire, LeavesNoSocketToAForkedChild) {
+  const Pair pair(qp::QpType::kUc);
+  EXPECT_FALSE(sockets_of_the_port().empty());
+  const pid_t child = fork();
+  if (child == 0) _exit(sockets_of_the_port().empty() ? 0 : 1);
+  int status = -1;
+  waitpid(child, &status, 0);
+  ASSERT_TRUE(WIFEXITED(status));
+  EXPECT_EQ(WEXITSTATUS(status), 0);
+}
+
+// The NIC of a process reads the environment once, so these run again in a process of their own.
+TEST(Environment, RunsTheTestsOfTheWire) {
+  const char* const mode = std::getenv("VERBENA_PATH");
+  if (mode && std::string(mode) == "wire") GTEST_SKIP() << "this is that process";
+  const pid_t child = fork();
+  if (child == 0) {
+    setenv("VERBENA_PATH", "wire", 1);
+    unsetenv("GTEST_OUTPUT");
+    unsetenv("GTEST_TOTAL_SHARDS");
+    execl("/proc/self/exe", "nic_test", "--gtest_filter=Wire.*", nullptr);
+    _exit(127);
+  }
+  int status = -1;
+  waitpid(child, &status, 0);
+  EXPECT_TRUE(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+}
+
+}  // namespace
+}  // namespace verbena::nic
