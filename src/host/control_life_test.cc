@@ -272,8 +272,8 @@ TEST(ControlLife, DoesNotWaitForAStoppedPeer) {
   Node node(options);
   const auto id = node.reach(linked.slot);
   ASSERT_TRUE(id);
-  kill(linked.pid(), SIGSTOP);
-  kill(unlinked.pid(), SIGSTOP);
+  linked.stop();
+  unlinked.stop();
   EXPECT_FALSE(node.reach(unlinked.slot));
   EXPECT_EQ(node.why, Refusal::kBusy);
   // Messages wait, and are given up with the link when there are too many.
@@ -296,7 +296,7 @@ TEST(ControlLife, DeliversLateToAPeerThatWasStopped) {
   Node node;
   const auto id = node.reach(child.slot);
   ASSERT_TRUE(id);
-  kill(child.pid(), SIGSTOP);
+  child.stop();
   node.on_thread([&] {
     for (int i = 0; i < 200; ++i) {
       auto created = SharedMemory::create(4096);

@@ -219,6 +219,11 @@ class Child {
     kill(pid_, SIGKILL);
     waitpid(std::exchange(pid_, 0), nullptr, 0);
   }
+  // Stops it; all its threads stand still afterwards.
+  void stop() const {
+    kill(pid_, SIGSTOP);
+    waitpid(pid_, nullptr, WUNTRACED);
+  }
   // Tells it to go, and gives its exit status.
   int finish() {
     pipe.give('q');
