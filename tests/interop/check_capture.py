@@ -18,6 +18,7 @@ sys.dont_write_bytecode = True
 from roce_frames import Flows, Frame, Malformed  # noqa: E402
 
 ETHERNET = 1
+SHOWN = 100  # bytes of a bad frame
 PER_KIND = 2  # packets of each kind that the self-test damages
 # Damage that nothing can tell from what a router or the sender may have written: the marks of
 # congestion in the IP head (with its checksum), and those in the BTH.
@@ -69,7 +70,7 @@ class Checker:
             self.counts[frame.source, frame.name] += 1
             self.flows.follow(frame)
         except Malformed as problem:
-            self.problems.append(f"frame {self.frames}: {problem}: {data.hex()}")
+            self.problems.append(f"frame {self.frames}: {problem}: {data[:SHOWN].hex()}")
 
     def kinds(self):
         total = collections.Counter()
