@@ -237,6 +237,39 @@ TEST_F(RcLoss, SelectiveRepeatSendsOnlyWhatIsMissing) {
   EXPECT_EQ(both.near().rc().requester().counters().repeated, 3u);
 }
 
+// Round trips of 10 ms, which nobody knows yet: a probe is answered by what was sent first, and
+// nothing else is sent again.
+TEST_F(RcLoss, ASlowPeerIsNotTakenForLoss) {
+  for (const SendOpcode opcode : {SendOpcode::kWrite, SendOpcode::kRead}) {
+    TestWorld slow(EndOptions{.timeout = 17});  // 537 ms
+    slow.link.options.delay = Duration::milliseconds(5);
+    for (unsigned i = 0; i < 16; ++i) {
+      slow.near().post(
+          {.opcode = opcode, .remote_address = slow.far().address(0), .remote_key = slow.far().key},
+          100'000, 60'000);
+    }
+    slow.run(Duration::seconds(5));
+    EXPECT_EQ(slow.near().poll().size(), 16u);
+    const RequesterCounters& counters = slow.near().rc().requester().counters();
+    EXPECT_GT(counters.probes, 0u);
+    EXPECT_LE(counters.repeated, 2 * counters.probes);
+  }
+}
+
+// All requests are lost: when the answer to the probe has come and no other follows it, the other
+// three are sent again, at once and together.
+TEST_F(RcLoss, WhatLiesBehindAProbeIsSentAgainWhenNothingFollowsItsAnswer) {
+  warm_up();
+  lose(0, 4, [](const wire::Packet& p) { return p.shape->kind == Kind::kReadRequest; });
+  for (unsigned i = 0; i < 4; ++i)
+    world.near().post(remote(SendOpcode::kRead), 100'000 + i * kLong, kLong);
+  const Instant begin = world.now();
+  std::size_t done = 0;
+  world.run_until([&] { return (done += world.near().poll().size()) == 4; }, kSoon);
+  EXPECT_EQ(done, 4u);
+  EXPECT_LT(world.now() - begin, kRoundTrip * 6);
+}
+
 TEST_F(RcLoss, NotifiesOfMarksNotTooOften) {
   world.link.options.mark = 100'000;
   write(100'000);

@@ -139,7 +139,7 @@ void Requester::repair_gaps(Instant now) {
 
 // Silence: the first missing packet and the last one once more. Where only the last was lost, that
 // is all; else the first closes the gap of which a NAK was lost, and the last shows the next one.
-// made_progress sees what came of it.
+// Silence after an answer to the probe alone: what lies behind it was lost, too, and is sent again.
 void Requester::probe(Instant now) {
   timers_.probe = Instant::never();
   if (!is_in_flight() || timers_.resume != Instant::never()) return;
@@ -150,6 +150,12 @@ void Requester::probe(Instant now) {
     flight = line_.find(missing);
   }
   if (!flight || missing - high_ >= 0) return;
+  if (probed_upto_ == missing && missing - send_ < 0) {
+    reads_.go_back(missing);
+    send_ = missing;
+    probed_upto_.reset();
+    return;
+  }
   const auto behind = static_cast<std::uint32_t>(high_ - missing);
   const std::uint32_t count =
       flight->brings_back ? missing_run(*flight, missing, std::min(kProbePackets, behind)) : 1;

@@ -189,20 +189,19 @@ std::optional<Duration> Requester::take_measurement(Instant now) {
   return now - timed.at;
 }
 
-// Somebody is there: timers begin again. When no more than what was probed is acknowledged, it was
-// lost, and what lies behind it is sent again.
+// Somebody is there: timers begin again. When no more than what was probed is acknowledged, either
+// it was lost, or the peer is slow and the answer belongs to the first sending: then others follow
+// it closely (compare F-RTO, RFC 5682).
 void Requester::made_progress(std::uint64_t bytes, Instant now) {
   const std::optional<Duration> measured = take_measurement(now);
   round_trip_.heard();
   if (congestion_) congestion_->acknowledged(bytes, measured, now);
-  if (probed_upto_ && acknowledged_ - *probed_upto_ <= 0 && *probed_upto_ - send_ < 0) {
-    reads_.go_back(*probed_upto_);
-    send_ = *probed_upto_;
-  }
-  probed_upto_.reset();
+  if (probed_upto_ && acknowledged_ - *probed_upto_ > 0) probed_upto_.reset();
   timers_.retry = timers_.probe = Instant::never();
   asked_upto_ = later(asked_upto_, finished_);
-  if (is_in_flight()) arm(now);
+  if (!is_in_flight()) return;
+  arm(now);
+  if (probed_upto_ == acknowledged_) timers_.probe = now + round_trip_.follows_within();
 }
 
 }  // namespace verbena::roce

@@ -41,6 +41,10 @@ class RoundTrip {
   Duration probe_rest_after() const {
     return after(smoothed_ == 0 ? kUnknown : smoothed_ + smoothed_ / 4 + kGrain);
   }
+  // Answers to what was sent together are no further apart.
+  Duration follows_within() const {
+    return Duration::nanoseconds(smoothed_ == 0 ? kUnknown : smoothed_ / 4 + kGrain);
+  }
   void probed_in_vain() { backoff_ = std::min(backoff_ + 1, 16); }
   void heard() { backoff_ = 0; }
 
