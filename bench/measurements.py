@@ -202,6 +202,59 @@ def rate_step(program, ucx_test, what):
     )
 
 
+# On the wire although both ends are on one host: RoCEv2 over the loopback interface.
+WIRE = (("VERBENA_PATH", "wire"),)
+
+UDP = Measurement(
+    name="udp",
+    title="UDP, 20 bytes, both ends spinning",
+    unit="ns",
+    parse=parsers.limit("one_way_ns_middle"),
+    client=(LIMITS, "udp", CLIENT_CORE, SERVER_CORE, TIMES),
+    most=SAMPLES,
+)
+
+# One stream of the kernel's TCP, with what it chooses by itself.
+TCP = Measurement(
+    name="tcp",
+    title="TCP, one stream (iperf3)",
+    unit="GB/s",
+    parse=parsers.iperf3,
+    server=pinned(SERVER_CORE, "iperf3", "-s", "-1", "-p", PORT),
+    client=pinned(CLIENT_CORE, "iperf3", "-c", "localhost", "-p", PORT, "-t", 1, "-J"),
+    size=1 << 20,
+)
+
+
+def wire_steps():
+    yield Step(
+        "wire-lat",
+        "SEND and RECV over RoCEv2, one way, 2 B",
+        (UDP, latency("ib_send_lat", 2, name="wire_send_lat_2", environment=WIRE)),
+    )
+    size = 1 << 20
+    for mtu in (4096, 1024):
+        remark = ("RoCEv2", f"MTU {mtu}")
+        yield Step(
+            f"wire-bw-{mtu}",
+            f"WRITE over RoCEv2, 1 MiB, path MTU {mtu}, with ICRC",
+            (
+                perftest(
+                    "ib_write_bw",
+                    size,
+                    *("-N", "-m", mtu),
+                    name=f"wire_write_bw_{mtu}",
+                    parse=parsers.perftest_bandwidth,
+                    unit="GB/s",
+                    least=200,
+                    remark=remark,
+                    environment=WIRE,
+                ),
+                TCP,
+            ),
+        )
+
+
 def steps():
     """All of it, in the order in which it runs."""
     yield Step(
@@ -251,6 +304,7 @@ def steps():
     )
     yield rate_step("ib_write_bw", "ucp_put_bw", "WRITEs")
     yield rate_step("ib_send_bw", "tag_bw", "SENDs")
+    yield from wire_steps()
     yield from by_size()
 
 

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: MIT
 """Reads the figures out of what programs print. What is not found is a Misread, never a zero."""
 
+import json
 import math
 import re
 
@@ -106,6 +107,15 @@ def ucx_bandwidth(text, size, _ticks_per_us):
 def ucx_rate(text, _size, _ticks_per_us):
     """Millions of messages a second, over the whole run."""
     return positive(ucx_row(text, "overhead")[7], "the rate") / 1e6
+
+
+def iperf3(text, _size, _ticks_per_us):
+    """What the receiver got, in GB/s, of `iperf3 -J`."""
+    try:
+        received = json.loads(text)["end"]["sum_received"]["bits_per_second"]
+    except (KeyError, TypeError, ValueError) as error:
+        raise Misread("no end.sum_received.bits_per_second") from error
+    return positive(received, "the rate") / 8e9
 
 
 def limit(name):

@@ -19,6 +19,11 @@ enum class Lines : std::uint8_t {
 std::optional<std::vector<std::uint64_t>> line_rounds(Lines lines, int core, int other_core,
                                                       std::uint64_t rounds);
 
+// The same by UDP over the loopback interface, in packets as long as a SEND of 2 bytes over RoCEv2:
+// both processes look for packets all the time.
+std::optional<std::vector<std::uint64_t>> udp_rounds(int core, int other_core,
+                                                     std::uint64_t rounds);
+
 // The ticks that `times` copies of `size` bytes take, always from the same place to the same place,
 // as perftest and ucx_perftest use their buffers. Nothing when there is no memory.
 std::optional<std::uint64_t> copy_ticks(std::uint64_t size, std::uint64_t times);

@@ -4,6 +4,7 @@
 //   bench_limits ticks                            ticks a microsecond
 //   bench_limits line CORE OTHER-CORE ROUNDS      a cache line that both write, one way
 //   bench_limits two-lines CORE OTHER-CORE ROUNDS a line for each direction
+//   bench_limits udp CORE OTHER-CORE ROUNDS       a packet by UDP over loopback, both spinning
 //   bench_limits copy SIZE TIMES                  memcpy, on the core that it was started on
 //
 // Prints lines of a name and a number.
@@ -52,7 +53,9 @@ double middle_half(std::span<const std::uint64_t> sorted) {
   return static_cast<double>(sum) / static_cast<double>(middle.size());
 }
 
-int line(Lines lines, std::span<const std::string_view> words) {
+// `play(core, other_core, rounds)` gives the ticks of each round.
+template <class Play>
+int rounds_between_cores(std::span<const std::string_view> words, Play&& play) {
   const auto core = number(words[0], 0, 1 << 16);
   const auto other = number(words[1], 0, 1 << 16);
   const auto rounds = number(words[2], 1, kMaxRounds);
@@ -60,7 +63,7 @@ int line(Lines lines, std::span<const std::string_view> words) {
     return fail("two different cores and a number of rounds, please");
   }
   const double per_ns = ticks_per_us() / 1000;
-  auto taken = line_rounds(lines, static_cast<int>(*core), static_cast<int>(*other), *rounds);
+  auto taken = play(static_cast<int>(*core), static_cast<int>(*other), *rounds);
   if (!taken) {
     return fail("cannot play on these cores");
   }
@@ -73,6 +76,12 @@ int line(Lines lines, std::span<const std::string_view> words) {
   print("one_way_ns_median", one_way(*rounds / 2));
   print("one_way_ns_p99", one_way(*rounds - 1 - *rounds / 100));
   return 0;
+}
+
+int line(Lines lines, std::span<const std::string_view> words) {
+  return rounds_between_cores(words, [lines](int core, int other, std::uint64_t rounds) {
+    return line_rounds(lines, core, other, rounds);
+  });
 }
 
 int copy(std::span<const std::string_view> words) {
@@ -104,12 +113,15 @@ int run(std::span<const std::string_view> words) {
   if (what == "two-lines" && words.size() == 4) {
     return line(Lines::kTwo, words.subspan(1));
   }
+  if (what == "udp" && words.size() == 4) {
+    return rounds_between_cores(words.subspan(1), udp_rounds);
+  }
   if (what == "copy" && words.size() == 3) {
     return copy(words.subspan(1));
   }
   std::fprintf(stderr,
-               "bench_limits ticks | line CORE OTHER-CORE ROUNDS | two-lines CORE OTHER-CORE ROUNDS"
-               " | copy SIZE TIMES\n");
+               "bench_limits ticks | copy SIZE TIMES"
+               " | {line | two-lines | udp} CORE OTHER-CORE ROUNDS\n");
   return 2;
 }
 
