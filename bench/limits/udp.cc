@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include <arpa/inet.h>
+#include <endian.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <sys/prctl.h>
@@ -25,7 +25,7 @@ struct Player {
 
   Player() : socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
     address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    address.sin_addr.s_addr = htobe32(INADDR_LOOPBACK);
     socklen_t length = sizeof address;
     auto* const place = reinterpret_cast<sockaddr*>(&address);
     if (socket < 0 || bind(socket, place, length) != 0 ||
