@@ -53,17 +53,27 @@ class Kernel:
 
 def fetch(folder):
     """The Kernel in the folder, made where it is not there yet."""
-    folder = pathlib.Path(folder)
+    try:
+        return made(pathlib.Path(folder))
+    except Unavailable:
+        # The package lists may be old, or there may be none.
+        if os.geteuid() != 0:
+            raise
+        run(["apt-get", "-q", "update"])
+        return made(pathlib.Path(folder))
+
+
+def made(folder):
     folder.mkdir(parents=True, exist_ok=True)
     package, version = candidate()
-    made = folder / digest("\0".join([package, version, recipe()]).encode())[:16]
-    if not made.is_dir():
+    result = folder / digest("\0".join([package, version, recipe()]).encode())[:16]
+    if not result.is_dir():
         for old in folder.iterdir():
             shutil.rmtree(old)
         work = pathlib.Path(tempfile.mkdtemp(dir=folder))
         make(work, package, version)
-        work.rename(made)
-    return Kernel(made, version)
+        work.rename(result)
+    return Kernel(result, version)
 
 
 def digest(data):
@@ -79,9 +89,6 @@ def candidate():
     """Name and version of the package with Debian's current kernel for this machine."""
     name = "linux-image-" + run(["dpkg", "--print-architecture"]).strip()
     found = depends(name)
-    if not found and os.geteuid() == 0:
-        run(["apt-get", "-q", "update"])
-        found = depends(name)
     if not found:
         raise Unavailable(f"apt knows no {name}: run apt-get update as root")
     shown = run(["apt-cache", "show", "--no-all-versions", found])
