@@ -5,6 +5,7 @@ project sends is held against this.
 InfiniBand Architecture volume 1, chapter 9 (transport headers), and annex A17 (RoCEv2, the ICRC).
 """
 
+import collections
 import struct
 import zlib
 
@@ -43,6 +44,10 @@ SIZES = {"r": 16, "a": 4, "v": 8, "t": 28, "i": 4, "k": 4, "d": 8, "x": 4}
 WITHOUT_PAYLOAD = {12, 17, 18, 19, 20}
 KINDS = {RC: set(OPERATIONS), UC: set(range(12)), UD: {4, 5}, XRC: set(OPERATIONS)}
 NAK_CODES = range(5)
+# What one of ours may ask in the reserved bits beside AckReq, in so many packets of a connection
+# with a stranger: docs/decisions/0012-agreeing-in-reserved-bits.md.
+MARKS = {0x56: "a request", 0x29: "a response"}
+MARKED_MOST = 4
 
 
 class Malformed(Exception):
@@ -134,7 +139,8 @@ class Frame:
         demand(flags & 15 == 0, "the header version is not 0")
         demand(pkey & 0x7FFF, "the P_Key is not a valid one")
         demand(queue >> 24 & 0x3F == 0, "reserved bits beside FECN and BECN are set")
-        demand(sequence >> 24 & 0x7F == 0, "reserved bits beside AckReq are set")
+        self.mark = sequence >> 24 & 0x7F
+        demand(self.mark == 0 or self.mark in MARKS, "reserved bits beside AckReq are set")
         self.opcode = opcode
         self.pad = flags >> 4 & 3
         self.queue, self.psn = queue & 0xFFFFFF, sequence & 0xFFFFFF
@@ -211,9 +217,13 @@ class Flows:
 
     def __init__(self):
         self.open = {}
-        self.mtus = {}
+        self.marked = collections.Counter()
 
     def follow(self, frame):
+        if frame.mark:
+            self.marked[frame.source, frame.queue] += 1
+            demand(self.marked[frame.source, frame.queue] <= MARKED_MOST,
+                   f"{frame.name}: reserved bits beside AckReq are still set")
         key = (frame.source, frame.destination, frame.queue, frame.operation in range(13, 17))
         if frame.name.endswith("_ONLY") or "_ONLY_" in frame.name:
             self.open.pop(key, None)
