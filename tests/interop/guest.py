@@ -4,6 +4,7 @@ can do it. It sees the host's root filesystem read only and runs programs from t
 guest_agent.py for the other side of the channel.
 """
 
+import itertools
 import json
 import os
 import queue
@@ -37,7 +38,10 @@ class Guest:
         self.listener.bind(self.socket_path)
         self.listener.listen(1)
         self.programs = {}
+        self.numbers = itertools.count()
         self.answers = queue.Queue()
+        self.asking = threading.Lock()
+        self.sending = threading.Lock()
         self.boot_seconds = 0
         self.process = self.start_machine(kernel, wire)
         self.channel = None
@@ -108,12 +112,14 @@ class Guest:
                     self.answers.put(message)
 
     def send(self, **message):
-        self.channel.sendall(json.dumps(message).encode() + b"\n")
+        with self.sending:
+            self.channel.sendall(json.dumps(message).encode() + b"\n")
 
     def ask(self, **message):
-        self.send(**message)
         try:
-            return self.answers.get(timeout=ANSWER_SECONDS)["answer"]
+            with self.asking:
+                self.send(**message)
+                return self.answers.get(timeout=ANSWER_SECONDS)["answer"]
         except queue.Empty:
             raise library.Failure(f"the guest does not answer {message}" + self.told()) from None
 
@@ -165,7 +171,7 @@ class GuestProgram:
         self.guest = guest
         self.texts = []
         self.ended = None
-        self.number = len(guest.programs)
+        self.number = next(guest.numbers)
         guest.programs[self.number] = self
         guest.send(start=self.number, words=words, folder=os.getcwd(), environment={})
 
