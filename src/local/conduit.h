@@ -15,6 +15,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/assert.h"
 #include "base/types.h"
 #include "host/process_page.h"
 #include "host/shared_memory.h"
@@ -169,7 +170,8 @@ class Conduit {
 
   explicit operator bool() const { return static_cast<bool>(memory_); }
   std::uint64_t id() const { return id_; }
-  ConduitHeader& header() const { return memory_.at<ConduitHeader>(0); }
+  // Not of an empty one.
+  ConduitHeader& header() const { return *reinterpret_cast<ConduitHeader*>(memory_.data()); }
 
   RingWriter request_writer() const { return {requests(), kRequestUnits, request_words()}; }
   RingReader request_reader() const { return {requests(), kRequestUnits, request_words()}; }
@@ -177,7 +179,9 @@ class Conduit {
   RingReader response_reader() const { return {responses(), kResponseUnits, response_words()}; }
 
  private:
-  Conduit(host::SharedMemory memory, std::uint64_t id) : memory_(std::move(memory)), id_(id) {}
+  Conduit(host::SharedMemory memory, std::uint64_t id) : memory_(std::move(memory)), id_(id) {
+    VERBENA_ASSERT(memory_.size() >= kConduitSize);
+  }
   std::byte* requests() const { return memory_.data() + kRingsOffset; }
   std::byte* responses() const { return requests() + std::size_t{kRequestUnits} * kUnit; }
   RingWords request_words() const {
