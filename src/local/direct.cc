@@ -29,6 +29,8 @@ std::uint32_t access_of(const qp::Operation& op) {
     case qp::OpKind::kCompareSwap:
     case qp::OpKind::kFetchAdd: return memory::kRemoteAtomic;
     case qp::OpKind::kSend:
+    case qp::OpKind::kFlush:
+    case qp::OpKind::kAtomicWrite:
     case qp::OpKind::kLocalInvalidate: break;
   }
   return 0;

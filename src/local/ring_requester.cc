@@ -29,7 +29,11 @@ std::uint8_t kind_of(qp::OpKind kind) {
   switch (kind) {
     case qp::OpKind::kSend:
     case qp::OpKind::kLocalInvalidate: return static_cast<std::uint8_t>(RequestKind::kSend);
+    // Its eight bytes are stored by one instruction where they lie in a word.
+    case qp::OpKind::kAtomicWrite:
     case qp::OpKind::kWrite: return static_cast<std::uint8_t>(RequestKind::kWrite);
+    // A READ of nothing: what came before it is done when it is answered.
+    case qp::OpKind::kFlush:
     case qp::OpKind::kRead: return static_cast<std::uint8_t>(RequestKind::kRead);
     case qp::OpKind::kCompareSwap: return static_cast<std::uint8_t>(RequestKind::kCompareSwap);
     case qp::OpKind::kFetchAdd: return static_cast<std::uint8_t>(RequestKind::kFetchAdd);
@@ -146,7 +150,8 @@ void RingRequester::publish(std::uint32_t units, qp::OpKind kind, std::uint8_t f
 
 RingRequester::Sent RingRequester::send(qp::SendWindow& window, const qp::Operation& op,
                                         qp::Budget& budget) {
-  if (op.kind == qp::OpKind::kSend || op.kind == qp::OpKind::kWrite) {
+  if (op.kind == qp::OpKind::kSend || op.kind == qp::OpKind::kWrite ||
+      op.kind == qp::OpKind::kAtomicWrite) {
     return send_payload(window, op, budget);
   }
   RequestRecord* record = reserve(1, op);

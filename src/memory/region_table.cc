@@ -82,7 +82,7 @@ Result<std::unique_ptr<std::vector<RegionPiece>>, RegisterError> checked(
 
 bool is_valid_access(std::uint32_t access) {
   constexpr std::uint32_t kKnown = kLocalWrite | kRemoteWrite | kRemoteRead | kRemoteAtomic |
-                                   kWindowBind | kZeroBased | kOnDemand | kHugePages;
+                                   kWindowBind | kZeroBased | kOnDemand | kHugePages | kFlushGlobal;
   constexpr std::uint32_t kOptional = 0x3ff00000;
   if (access & ~(kKnown | kOptional)) return false;
   return !(access & (kRemoteWrite | kRemoteAtomic)) || (access & kLocalWrite);

@@ -8,6 +8,7 @@
 // section that may have seen it is over: a lease costs its user nothing to get or to give back.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -36,6 +37,8 @@ enum AccessFlag : std::uint32_t {
   kZeroBased = 32,
   kOnDemand = 64,
   kHugePages = 128,
+  kFlushGlobal = 256,
+  kFlushPersistent = 512,  // no region has it: nothing here outlives its memory
 };
 
 // A piece of memory that belongs together.
@@ -162,6 +165,13 @@ class RegionTable {
     if ((entry.access & access) != access) return refuse(RegionRefusal::kNoPermission);
     return RegionLease(&entry, offset, length);
   }
+  // The same of a region as a whole.
+  Result<void, RegionRefusal> check(MemoryKey key, PdId pd, std::uint32_t access) const {
+    const RegionEntry& entry = place_of(key);
+    const auto lease_of_all = lease(key, pd, entry.iova, entry.length, access);
+    if (!lease_of_all) return refuse(lease_of_all.error());
+    return {};
+  }
   std::uint32_t count() const { return count_.load(std::memory_order_relaxed); }
 
  private:
@@ -221,5 +231,9 @@ struct AtomicRequest {
 };
 Result<std::uint64_t, RegionRefusal> atomic_on_range(RegionTable& table, PdId pd, MemoryKey key,
                                                      std::uint64_t address, AtomicRequest request);
+// Eight bytes, all at once. Needs kRemoteWrite.
+using Word = std::array<std::byte, sizeof(std::uint64_t)>;
+Result<void, RegionRefusal> write_word(RegionTable& table, PdId pd, MemoryKey key,
+                                       std::uint64_t address, const Word& word);
 
 }  // namespace verbena::memory

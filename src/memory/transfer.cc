@@ -124,23 +124,44 @@ Result<void, RegionRefusal> read_range(RegionTable& table, PdId pd, MemoryKey ke
               to.data());
 }
 
-Result<std::uint64_t, RegionRefusal> atomic_on_range(RegionTable& table, PdId pd, MemoryKey key,
-                                                     std::uint64_t address, AtomicRequest request) {
+namespace {
+
+// An aligned word of one region. It may give its memory other addresses than the processor does,
+// and be of several pieces.
+Result<std::byte*, RegionRefusal> word_at(const RegionTable& table, PdId pd, MemoryKey key,
+                                          std::uint64_t address, std::uint32_t access) {
   constexpr std::size_t kWord = sizeof(std::uint64_t);
   if (address % kWord != 0) return refuse(RegionRefusal::kMisaligned);
-  auto lease = table.lease(key, pd, address, kWord, kRemoteAtomic);
+  auto lease = table.lease(key, pd, address, kWord, access);
   if (!lease) return refuse(lease.error());
   const Extent word = lease->next();
-  // A region may give its memory other addresses than the processor does, and be of several pieces.
   if (word.length < kWord || reinterpret_cast<std::uintptr_t>(word.address) % kWord != 0) {
     return refuse(RegionRefusal::kMisaligned);
   }
+  return word.address;
+}
+
+}  // namespace
+
+Result<std::uint64_t, RegionRefusal> atomic_on_range(RegionTable& table, PdId pd, MemoryKey key,
+                                                     std::uint64_t address, AtomicRequest request) {
+  const auto word = word_at(table, pd, key, address, kRemoteAtomic);
+  if (!word) return refuse(word.error());
   std::uint64_t before = 0;
   const bool done = request.add
-                        ? guarded_fetch_add(word.address, request.operand, before)
-                        : guarded_compare_swap(word.address, request.operand, request.swap, before);
+                        ? guarded_fetch_add(*word, request.operand, before)
+                        : guarded_compare_swap(*word, request.operand, request.swap, before);
   if (!done) return refuse(RegionRefusal::kFault);
   return before;
+}
+
+// guarded_copy stores an aligned word by one instruction.
+Result<void, RegionRefusal> write_word(RegionTable& table, PdId pd, MemoryKey key,
+                                       std::uint64_t address, const Word& word) {
+  const auto to = word_at(table, pd, key, address, kRemoteWrite);
+  if (!to) return refuse(to.error());
+  if (!guarded_copy(*to, word.data(), word.size())) return refuse(RegionRefusal::kFault);
+  return {};
 }
 
 }  // namespace verbena::memory

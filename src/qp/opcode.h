@@ -19,7 +19,8 @@ struct OpcodeShape {
   queues::CompletionKind completion;
   bool has_immediate = false;
   bool invalidates = false;
-  bool reads = false;  // brings bytes back: counts against max_rd_atomic, writes to its SGEs
+  bool reads = false;    // has an answer of its own: counts against max_rd_atomic
+  bool returns = false;  // and that brings bytes, which go to its SGEs
   bool atomic = false;
   bool on_uc = false;
   bool on_ud = false;
@@ -32,10 +33,12 @@ struct OpcodeShape {
     }
     return false;
   }
-  constexpr bool may_be_inline() const { return kind == OpKind::kSend || kind == OpKind::kWrite; }
+  constexpr bool may_be_inline() const {
+    return kind == OpKind::kSend || kind == OpKind::kWrite || kind == OpKind::kAtomicWrite;
+  }
 };
 
-inline constexpr std::array<OpcodeShape, 9> kOpcodes = {{
+inline constexpr std::array<OpcodeShape, 11> kOpcodes = {{
     {.opcode = queues::SendOpcode::kSend,
      .kind = OpKind::kSend,
      .completion = queues::CompletionKind::kSend,
@@ -63,20 +66,31 @@ inline constexpr std::array<OpcodeShape, 9> kOpcodes = {{
     {.opcode = queues::SendOpcode::kRead,
      .kind = OpKind::kRead,
      .completion = queues::CompletionKind::kRead,
-     .reads = true},
+     .reads = true,
+     .returns = true},
     {.opcode = queues::SendOpcode::kCompareSwap,
      .kind = OpKind::kCompareSwap,
      .completion = queues::CompletionKind::kCompareSwap,
      .reads = true,
+     .returns = true,
      .atomic = true},
     {.opcode = queues::SendOpcode::kFetchAdd,
      .kind = OpKind::kFetchAdd,
      .completion = queues::CompletionKind::kFetchAdd,
      .reads = true,
+     .returns = true,
      .atomic = true},
     {.opcode = queues::SendOpcode::kLocalInvalidate,
      .kind = OpKind::kLocalInvalidate,
      .completion = queues::CompletionKind::kLocalInvalidate},
+    {.opcode = queues::SendOpcode::kFlush,
+     .kind = OpKind::kFlush,
+     .completion = queues::CompletionKind::kFlush,
+     .reads = true},
+    {.opcode = queues::SendOpcode::kAtomicWrite,
+     .kind = OpKind::kAtomicWrite,
+     .completion = queues::CompletionKind::kAtomicWrite,
+     .reads = true},
 }};
 
 constexpr bool opcodes_are_in_order() {
@@ -89,6 +103,23 @@ static_assert(opcodes_are_in_order());
 // Null for a number that is no opcode: work requests may be written by anybody.
 constexpr const OpcodeShape* shape_of(std::uint8_t opcode) {
   return opcode < kOpcodes.size() ? &kOpcodes[opcode] : nullptr;
+}
+
+constexpr std::uint32_t kFlushGlobally = 1;
+constexpr std::uint32_t kFlushPersistently = 2;
+constexpr std::uint32_t kFlushRegion = 4;
+inline Flush unpack_flush(const queues::SendWqe& wqe) {
+  return {.length = wqe.flush.length,
+          .global_visibility = (wqe.flush.what & kFlushGlobally) != 0,
+          .persistence = (wqe.flush.what & kFlushPersistently) != 0,
+          .whole_region = (wqe.flush.what & kFlushRegion) != 0};
+}
+inline void pack_flush(const Flush& flush, queues::SendWqe& wqe) {
+  wqe.flush = {flush.length,
+               (flush.global_visibility ? kFlushGlobally : 0) |
+                   (flush.persistence ? kFlushPersistently : 0) |
+                   (flush.whole_region ? kFlushRegion : 0),
+               0};
 }
 
 // The longest message (11.2.1.2; told to programs as max_msg_sz).

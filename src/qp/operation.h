@@ -37,7 +37,18 @@ enum class OpKind : std::uint8_t {
   kRead,
   kCompareSwap,
   kFetchAdd,
-  kLocalInvalidate
+  kLocalInvalidate,
+  kFlush,
+  kAtomicWrite,
+};
+
+// What a FLUSH waits for (annex A19): that bytes written before are where it says. A range, or all
+// of the region.
+struct Flush {
+  std::uint32_t length = 0;
+  bool global_visibility = false;
+  bool persistence = false;
+  bool whole_region = false;
 };
 
 // One work request, as it was when the NIC fetched it. Good until the window was told its answer.
@@ -48,11 +59,12 @@ struct Operation {
   bool invalidates = false;
   bool is_solicited = false;
   std::uint32_t immediate = 0;  // network order, or the key that the peer shall invalidate
-  std::uint64_t length = 0;     // bytes of payload (of the answer, for READ and atomics)
+  std::uint64_t length = 0;  // bytes of payload (of the answer, for READ and atomics; 0 for FLUSH)
   std::uint64_t remote_address = 0;
   MemoryKey remote_key{};
   std::uint64_t compare_add = 0;
   std::uint64_t swap = 0;
+  Flush flush{};
   // Datagrams: who it is for.
   std::uint32_t address_handle = 0;
   QpNum remote_qp{};

@@ -205,6 +205,8 @@ void QueuePair::fill(SendWqe& wqe, const SendRequest& request) const {
   wqe.inline_length = 0;
   if (config_.type == QpType::kUd)
     wqe.datagram = {request.address_handle, request.remote_qp.value, request.remote_qkey, 0};
+  else if (request.opcode == queues::SendOpcode::kFlush)
+    pack_flush(request.flush, wqe);
   else
     wqe.atomic = {request.compare_add, request.swap};
   if (!(request.flags & queues::kInline)) {

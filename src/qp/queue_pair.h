@@ -76,6 +76,7 @@ struct SendRequest {
   MemoryKey remote_key{};
   std::uint64_t compare_add = 0;
   std::uint64_t swap = 0;
+  Flush flush{};
   std::uint32_t address_handle = 0;
   QpNum remote_qp{};
   std::uint32_t remote_qkey = 0;

@@ -18,6 +18,7 @@ std::string_view reason_text(Reason reason) {
     case Reason::kAtomicNotEightBytes: return "an atomic needs SGEs of 8 bytes together";
     case Reason::kNoReadsAllowed: return "READ or atomic, but max_rd_atomic of the queue pair is 0";
     case Reason::kInvalidateRefused: return "local invalidate of a key that is not a memory window";
+    case Reason::kFlushToNowhere: return "FLUSH: asks for neither visibility nor persistence";
     case Reason::kLocalKey:
       return "an SGE's lkey names no memory region, or one that was deregistered";
     case Reason::kLocalDomain: return "an SGE's lkey belongs to another protection domain";

@@ -24,6 +24,7 @@ enum class Reason : std::uint32_t {
   kAtomicNotEightBytes = 7,
   kNoReadsAllowed = 8,
   kInvalidateRefused = 9,
+  kFlushToNowhere = 10,
 
   // The program's own memory, in the order of memory::RegionRefusal.
   kLocalKey = 16,

@@ -24,6 +24,7 @@
 #include <algorithm>
 
 #include "base/assert.h"
+#include "base/fence.h"
 #include "memory/guarded_copy.h"
 #include "qp/opcode.h"
 
@@ -340,6 +341,42 @@ Result<std::uint64_t, Refusal> Responder::atomic(MemoryKey key, std::uint64_t ad
     return refuse(bad_request(Reason::kMisalignedAtomic).error());
   }
   return refuse(bad_range(before.error()).error());
+}
+
+// What is answered by itself needs resources here, whatever it is.
+Result<void, Refusal> Responder::admit_answered(std::uint32_t access, std::uint64_t length) {
+  current_.in_progress = false;
+  if (auto admitted = admit(access, length); !admitted) return admitted;
+  if (reads_in_max_ == 0) return bad_request(Reason::kNoReadResources);
+  return {};
+}
+
+Result<void, Refusal> Responder::atomic_write(MemoryKey key, std::uint64_t address,
+                                              const memory::Word& word) {
+  if (auto admitted = admit_answered(memory::kRemoteWrite, word.size()); !admitted) return admitted;
+  if (address % word.size() != 0) return bad_request(Reason::kMisalignedAtomic);
+  const auto done = memory::write_word(*config_.regions, config_.pd, key, address, word);
+  if (done) return {};
+  if (done.error() != memory::RegionRefusal::kMisaligned) return bad_range(done.error());
+  return bad_request(Reason::kMisalignedAtomic);
+}
+
+// Whoever writes for the peer has written when the next request is looked at, so what is left is
+// that everybody sees it. Nothing is ever registered for persistence.
+Result<void, Refusal> Responder::flush(MemoryKey key, std::uint64_t address, const Flush& what) {
+  const std::uint32_t access = (what.global_visibility ? std::uint32_t{memory::kFlushGlobal} : 0) |
+                               (what.persistence ? std::uint32_t{memory::kFlushPersistent} : 0);
+  const std::uint64_t length = what.whole_region ? 0 : what.length;
+  if (auto admitted = admit_answered(access, length); !admitted) return admitted;
+  if (what.whole_region) {
+    const auto known = config_.regions->check(key, config_.pd, access);
+    if (!known) return bad_range(known.error());
+  } else if (length != 0) {
+    const auto lease = config_.regions->lease(key, config_.pd, address, length, access);
+    if (!lease) return bad_range(lease.error());
+  }
+  full_fence();
+  return {};
 }
 
 bool Responder::datagram_allowed(std::uint32_t qkey) const {

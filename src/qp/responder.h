@@ -88,6 +88,12 @@ class Responder {
   Result<std::uint64_t, Refusal> atomic(MemoryKey key, std::uint64_t address,
                                         memory::AtomicRequest request);
 
+  // Eight bytes, all at once (annex A19). Misaligned: kInvalidRequest.
+  Result<void, Refusal> atomic_write(MemoryKey key, std::uint64_t address,
+                                     const memory::Word& word);
+  // Whatever came before is where it asks for.
+  Result<void, Refusal> flush(MemoryKey key, std::uint64_t address, const Flush& what);
+
   // What came is no request that can be (9.7.4.1: opcodes out of order, a length that does not
   // fit). RC: the queue pair goes to its error state.
   void broken_request() { static_cast<void>(bad_request(Reason::kBrokenRequest)); }
@@ -123,6 +129,7 @@ class Responder {
   void note_first_message();
   // Whether the queue pair does this at all. `access` is 0 for SEND.
   Result<void, Refusal> admit(std::uint32_t access, std::uint64_t length);
+  Result<void, Refusal> admit_answered(std::uint32_t access, std::uint64_t length);
   Result<void, Refusal> check_range(MemoryKey key, std::uint64_t address, std::uint64_t length,
                                     std::uint32_t access);
 

@@ -108,6 +108,8 @@ void SendWindow::describe(Entry& entry, const SendWqe& wqe, std::uint32_t index)
   if (entry.shape->atomic) {
     op.compare_add = wqe.atomic.compare_add;
     op.swap = wqe.atomic.swap;
+  } else if (op.kind == OpKind::kFlush) {
+    op.flush = unpack_flush(wqe);
   } else if (config_.type == QpType::kUd) {
     op.address_handle = wqe.datagram.address_handle;
     op.remote_qp = {wqe.datagram.qp};
@@ -128,11 +130,16 @@ std::optional<SendWindow::LocalError> SendWindow::check(Entry& entry, const Send
     return LocalError{Status::kWindowBind, Reason::kInvalidateRefused};
 
   const std::uint64_t length = queues::SendQueue::payload_length(wqe);
-  entry.op.length = length;
-  if (length > kMessageMax) return LocalError{Status::kLocalLength, Reason::kMessageTooLong};
+  const bool is_flush = shape.kind == OpKind::kFlush;
+  entry.op.length = is_flush ? 0 : length;
+  if (length > kMessageMax || (is_flush && entry.op.flush.length > kMessageMax))
+    return LocalError{Status::kLocalLength, Reason::kMessageTooLong};
   if (config_.type == QpType::kUd && length > config_.datagram_max)
     return LocalError{Status::kLocalLength, Reason::kDatagramTooLong};
-  if (shape.atomic && length != sizeof(std::uint64_t))
+  if (is_flush && !entry.op.flush.global_visibility && !entry.op.flush.persistence)
+    return LocalError{Status::kLocalQpOperation, Reason::kFlushToNowhere};
+  const bool is_word = shape.atomic || shape.kind == OpKind::kAtomicWrite;
+  if (is_word && length != sizeof(std::uint64_t))
     return LocalError{Status::kLocalLength, Reason::kAtomicNotEightBytes};
   // It could only wait for ever.
   if (shape.reads && reads_out_max_ == 0)
@@ -142,7 +149,7 @@ std::optional<SendWindow::LocalError> SendWindow::check(Entry& entry, const Send
 
 std::optional<SendWindow::LocalError> SendWindow::check_sges(const Entry& entry,
                                                              const SendWqe& wqe) const {
-  const std::uint32_t access = entry.shape->reads ? std::uint32_t{memory::kLocalWrite} : 0;
+  const std::uint32_t access = entry.shape->returns ? std::uint32_t{memory::kLocalWrite} : 0;
   for (const Sge& sge : queues::SendQueue::sges(wqe)) {
     if (sge.length == 0) continue;
     const auto lease = config_.regions->lease(sge.key, config_.pd, sge.address, sge.length, access);
@@ -306,7 +313,7 @@ void SendWindow::push(const Entry& entry, Status status, Reason reason) {
     completion.kind = entry.shape ? entry.shape->completion : queues::CompletionKind::kSend;
     completion.vendor_error = static_cast<std::uint32_t>(reason);
     completion.qp = config_.qp;
-    if (status == Status::kSuccess && entry.shape->reads)
+    if (status == Status::kSuccess && entry.shape->returns)
       completion.byte_length = static_cast<std::uint32_t>(entry.op.length);
     return completion;
   };
@@ -338,7 +345,7 @@ Result<void, memory::RegionRefusal> SendWindow::gather(OpIndex op, std::uint64_t
                                                        std::span<std::byte> to) {
   Entry* entry = find(op);
   if (!entry) return refuse(memory::RegionRefusal::kNoSuchKey);
-  if (entry->shape->reads || !is_inside(offset, to.size(), entry->op.length))
+  if (entry->shape->returns || !is_inside(offset, to.size(), entry->op.length))
     return refuse(memory::RegionRefusal::kOutOfRange);
   if (to.empty()) return {};
   const SendWqe& copy = wqe(op.value());
@@ -356,7 +363,7 @@ Result<void, memory::RegionRefusal> SendWindow::scatter(OpIndex op, std::uint64_
                                                         std::span<const std::byte> from) {
   Entry* entry = find(op);
   if (!entry) return refuse(memory::RegionRefusal::kNoSuchKey);
-  if (!entry->shape->reads) return refuse(memory::RegionRefusal::kOutOfRange);
+  if (!entry->shape->returns) return refuse(memory::RegionRefusal::kOutOfRange);
   if (!is_inside(offset, from.size(), entry->op.length)) {
     fail_locally(*entry, Status::kBadResponse, Reason::kAnswerTooLong);
     return refuse(memory::RegionRefusal::kOutOfRange);
@@ -388,7 +395,7 @@ Result<std::size_t, memory::RegionRefusal> SendWindow::memory_of(OpIndex op, std
     out[0] = {snapshot.data() + sizeof(SendWqe) + offset, length};
     return 1;
   }
-  const std::uint32_t access = entry->shape->reads ? std::uint32_t{memory::kLocalWrite} : 0;
+  const std::uint32_t access = entry->shape->returns ? std::uint32_t{memory::kLocalWrite} : 0;
   const memory::ListRange range{queues::SendQueue::sges(copy), offset, length};
   return memory::extents_of(*config_.regions, config_.pd, range, access, out);
 }

@@ -45,6 +45,8 @@ enum class CompletionKind : std::uint8_t {
   kFetchAdd = 4,
   kBindWindow = 5,
   kLocalInvalidate = 6,
+  kFlush = 8,
+  kAtomicWrite = 9,
   kReceive = 128,
   kReceiveWithImmediate = 129,
 };

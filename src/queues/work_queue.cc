@@ -53,7 +53,7 @@ bool SendQueue::snapshot(std::uint32_t index, std::span<std::byte> to) const {
   // What is checked below is what was copied: the compiler may not look at the original again.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   const auto& copy = *reinterpret_cast<const SendWqe*>(to.data());
-  if (copy.opcode > static_cast<std::uint8_t>(SendOpcode::kLocalInvalidate)) return false;
+  if (copy.opcode > static_cast<std::uint8_t>(SendOpcode::kAtomicWrite)) return false;
   const bool is_inline = copy.flags & kInline;
   if (is_inline ? copy.inline_length > inline_max_ : copy.sge_count > sge_max_) return false;
   const std::size_t payload = is_inline ? copy.inline_length : copy.sge_count * sizeof(Sge);

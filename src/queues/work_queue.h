@@ -27,6 +27,8 @@ enum class SendOpcode : std::uint8_t {
   kCompareSwap,
   kFetchAdd,
   kLocalInvalidate,
+  kFlush,
+  kAtomicWrite,
 };
 
 enum SendFlag : std::uint8_t {
@@ -52,6 +54,11 @@ struct SendWqe {
       std::uint64_t compare_add;
       std::uint64_t swap;
     } atomic;
+    struct {
+      std::uint32_t length;
+      std::uint32_t what;  // qp::Flush
+      std::uint64_t reserved;
+    } flush;
     struct {
       std::uint32_t address_handle;  // the number of an address handle of this NIC
       std::uint32_t qp;

@@ -29,6 +29,13 @@ constexpr NakCode nak_of(Refusal refusal) {
   return NakCode::kRemoteOperationalError;
 }
 
+qp::Flush flush_of(const wire::Packet& packet) {
+  return {.length = packet.dma_length,
+          .global_visibility = packet.placement.global_visibility,
+          .persistence = packet.placement.persistence,
+          .whole_region = packet.selectivity == wire::Selectivity::kRegion};
+}
+
 constexpr Psn later(Psn a, Psn b) { return a - b > 0 ? a : b; }
 
 }  // namespace
@@ -122,8 +129,8 @@ Result<void, Refusal> RcResponder::execute(const wire::Packet& packet, qp::Respo
     case Kind::kReadRequest: return execute_read(packet, responder);
     case Kind::kCompareSwap:
     case Kind::kFetchAdd: return execute_atomic(packet, responder);
-    case Kind::kFlush:  // the queue pair does not have them (yet): unsupported (9.9.3)
-    case Kind::kAtomicWrite: break;
+    case Kind::kFlush: return execute_flush(packet, responder);
+    case Kind::kAtomicWrite: return execute_atomic_write(packet, responder);
     case Kind::kReadResponse:  // no requests: never come here
     case Kind::kAcknowledge:
     case Kind::kAtomicAcknowledge:
@@ -168,6 +175,30 @@ Result<void, Refusal> RcResponder::execute_atomic(const wire::Packet& packet,
   return {};
 }
 
+// Answered like READs of nothing (annex A19).
+Result<void, Refusal> RcResponder::execute_flush(const wire::Packet& packet,
+                                                 qp::Responder& responder) {
+  const auto done = responder.flush(packet.remote_key, packet.remote_address, flush_of(packet));
+  if (!done) return done;
+  if (!answers_.add({.psn = packet.psn, .msn = msn_.next()})) {
+    responder.broken_request();
+    return refuse(Refusal::kInvalidRequest);
+  }
+  assembly_.pass(packet);
+  return {};
+}
+
+Result<void, Refusal> RcResponder::execute_atomic_write(const wire::Packet& packet,
+                                                        qp::Responder& responder) {
+  memory::Word word;
+  std::copy_n(packet.payload.begin(), word.size(), word.begin());
+  const auto done = responder.atomic_write(packet.remote_key, packet.remote_address, word);
+  if (!done) return done;
+  answers_.add_again({.psn = packet.psn, .msn = msn_.next()});
+  assembly_.pass(packet);
+  return {};
+}
+
 // False, always: nothing was accepted.
 bool RcResponder::refuse_packet(Refusal refusal, qp::Responder& responder) {
   ack_due_ = false;  // the NAK says it, too
@@ -201,8 +232,11 @@ void RcResponder::repeat(const wire::Packet& packet, qp::Responder& responder) {
             {.psn = packet.psn, .msn = msn_, .is_again = true, .is_atomic = true, .value = *value});
       }
       return;
+    // Done; the next one may have written there since.
     case Kind::kFlush:
     case Kind::kAtomicWrite:
+      answers_.add_again({.psn = packet.psn, .msn = msn_, .is_again = true});
+      return;
     case Kind::kReadResponse:
     case Kind::kAcknowledge:
     case Kind::kAtomicAcknowledge:

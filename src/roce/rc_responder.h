@@ -6,6 +6,7 @@
 //   duplicate   SEND, WRITE: acknowledged again                   -> ACK
 //               READ: executed again                              -> answer
 //               atomic: answered from a table, never executed twice
+//               FLUSH, ATOMIC WRITE: answered, never executed twice
 //   ahead       kept if there is a buffer, else dropped           -> NAK, once a gap
 //
 // What is to be sent waits for serve(): one ACK for all that came in a batch, behind the answers of
@@ -66,6 +67,9 @@ class RcResponder {
   Result<void, qp::Refusal> execute(const wire::Packet& packet, qp::Responder& responder);
   Result<void, qp::Refusal> execute_read(const wire::Packet& packet, qp::Responder& responder);
   Result<void, qp::Refusal> execute_atomic(const wire::Packet& packet, qp::Responder& responder);
+  Result<void, qp::Refusal> execute_flush(const wire::Packet& packet, qp::Responder& responder);
+  Result<void, qp::Refusal> execute_atomic_write(const wire::Packet& packet,
+                                                 qp::Responder& responder);
   bool refuse_packet(qp::Refusal refusal, qp::Responder& responder);
   void repeat(const wire::Packet& packet, qp::Responder& responder);
   void repeat_read(const wire::Packet& packet, qp::Responder& responder);

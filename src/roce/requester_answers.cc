@@ -29,6 +29,21 @@ constexpr Answer answer_of(NakCode code) {
   return Answer::kInvalidRequest;
 }
 
+// What brings the answer. FLUSH and ATOMIC WRITE are answered like a READ of nothing (annex A19).
+constexpr Kind answer_kind(qp::OpKind kind) {
+  switch (kind) {
+    case qp::OpKind::kRead:
+    case qp::OpKind::kFlush:
+    case qp::OpKind::kAtomicWrite: return Kind::kReadResponse;
+    case qp::OpKind::kCompareSwap:
+    case qp::OpKind::kFetchAdd: return Kind::kAtomicAcknowledge;
+    case qp::OpKind::kSend:
+    case qp::OpKind::kWrite:
+    case qp::OpKind::kLocalInvalidate: break;
+  }
+  return Kind::kAcknowledge;
+}
+
 }  // namespace
 
 void Requester::receive(const wire::Packet& packet, qp::SendWindow& window, const Now& now) {
@@ -121,9 +136,7 @@ void Requester::take_answer(const wire::Packet& packet, std::span<const std::byt
                             qp::SendWindow& window, const Now& now) {
   const Flight* flight = line_.find(packet.psn);
   const qp::Operation* op = flight ? window.outstanding(flight->index) : nullptr;
-  const bool is_read = packet.shape->kind == Kind::kReadResponse;
-  if (!op || !flight->brings_back || is_read != (op->kind == qp::OpKind::kRead) ||
-      arrived_.has(packet.psn)) {
+  if (!op || answer_kind(op->kind) != packet.shape->kind || arrived_.has(packet.psn)) {
     ++counters_.strays;
     return;
   }
@@ -132,7 +145,7 @@ void Requester::take_answer(const wire::Packet& packet, std::span<const std::byt
     ++counters_.bad_answers;
     return;
   }
-  if (!window.scatter(flight->index, offset, bytes)) return follow(window);
+  if (!bytes.empty() && !window.scatter(flight->index, offset, bytes)) return follow(window);
   arrived_.add(packet.psn);
   // Whoever answers this has executed all that came before it (9.7.5.1.1).
   acknowledged_ = later(acknowledged_, flight->first);

@@ -25,6 +25,21 @@ constexpr std::uint32_t kAskAtLeastEvery = 16;
 // Parts of a long READ that are asked for at a time, where the responder takes so many.
 constexpr std::uint32_t kReadParts = 4;
 
+// SEND and WRITE: describe_data() has more to say.
+constexpr Code request_code(OpKind kind) {
+  switch (kind) {
+    case OpKind::kRead: return Code::kReadRequest;
+    case OpKind::kCompareSwap: return Code::kCompareSwap;
+    case OpKind::kFetchAdd: return Code::kFetchAdd;
+    case OpKind::kFlush: return Code::kFlush;
+    case OpKind::kAtomicWrite: return Code::kAtomicWrite;
+    case OpKind::kSend:
+    case OpKind::kWrite:
+    case OpKind::kLocalInvalidate: break;
+  }
+  return Code::kSendOnly;
+}
+
 }  // namespace
 
 void Requester::issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
@@ -66,10 +81,13 @@ bool Requester::begin(qp::SendWindow& window, const Now& now) {
   if (line_.is_full() || !started_) return false;
   const Operation* op = window.next(now);
   if (!op) return false;
-  const bool is_atomic = op->kind == OpKind::kCompareSwap || op->kind == OpKind::kFetchAdd;
+  const bool is_data = op->kind == OpKind::kSend || op->kind == OpKind::kWrite;
   Flight flight{.index = op->index, .first = next_, .length = op->length, .before = bytes_begun_};
-  flight.brings_back = is_atomic || op->kind == OpKind::kRead;
-  if (!is_atomic) flight.packets = wire::packets_of(op->length, settings_.path_mtu);
+  flight.brings_back = !is_data;
+  // The answer says that it is done, and no more.
+  if (op->kind == OpKind::kAtomicWrite) flight.length = 0;
+  if (is_data || op->kind == OpKind::kRead)
+    flight.packets = wire::packets_of(op->length, settings_.path_mtu);
   const std::uint32_t window_packets = std::min(most_.packets, most_.bytes / settings_.path_mtu);
   flight.part = std::max(1u, window_packets / std::clamp(reads_.most(), 1u, kReadParts));
   // All PSNs on their way fit in one half of the circle (9.7.1).
@@ -177,11 +195,7 @@ bool Requester::asks_for_answer(const Flight& flight, const Step& step) {
 
 wire::Head Requester::head_of(const Operation& op, Psn psn) const {
   wire::Head head;
-  Code code = Code::kSendOnly;
-  if (op.kind == OpKind::kRead) code = Code::kReadRequest;
-  if (op.kind == OpKind::kCompareSwap) code = Code::kCompareSwap;
-  if (op.kind == OpKind::kFetchAdd) code = Code::kFetchAdd;
-  head.opcode = Opcode::of(Service::kRc, code);
+  head.opcode = Opcode::of(Service::kRc, request_code(op.kind));
   head.pkey = settings_.pkey;
   head.dest_qp = settings_.peer;
   head.psn = psn;
@@ -204,7 +218,8 @@ Wire::Sent Requester::send_data(const Flight& flight, Psn psn, bool asks, qp::Se
   });
 }
 
-// A READ of `count` packets from here on, or an atomic. A part of a READ has the PSNs that its
+// What is answered by itself: a READ of `count` packets from here on, or an operation of one
+// packet. A part of a READ has the PSNs that its
 // answers would have had in the whole (9.7.3.1).
 Wire::Sent Requester::send_request(const Flight& flight, Psn psn, std::uint32_t count,
                                    qp::SendWindow& window) {
@@ -219,7 +234,20 @@ Wire::Sent Requester::send_request(const Flight& flight, Psn psn, std::uint32_t 
   const bool is_swap = op.kind == OpKind::kCompareSwap;
   packet.head.swap_or_add = is_swap ? op.swap : op.compare_add;
   packet.head.compare = is_swap ? op.compare_add : 0;
-  return wire_.transmit(packet, settings_.path, [](std::span<std::byte>) { return true; });
+  if (op.kind == OpKind::kFlush) {
+    packet.head.dma_length = op.flush.length;
+    packet.head.placement = {.global_visibility = op.flush.global_visibility,
+                             .persistence = op.flush.persistence};
+    packet.head.selectivity =
+        op.flush.whole_region ? wire::Selectivity::kRegion : wire::Selectivity::kRange;
+  }
+  if (op.kind == OpKind::kAtomicWrite) {
+    packet.payload_bytes = packet.head.dma_length = sizeof(std::uint64_t);
+  }
+  const qp::OpIndex index = flight.index;
+  return wire_.transmit(packet, settings_.path, [&](std::span<std::byte> to) {
+    return to.empty() || window.gather(index, 0, to).has_value();
+  });
 }
 
 void Requester::sent(const Step& step, std::size_t bytes, bool asks, Instant now) {

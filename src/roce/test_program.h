@@ -20,7 +20,9 @@ inline constexpr std::size_t kLandingArea = 768 * 1024;  // READs
 inline constexpr std::size_t kAreaSize = 256 * 1024;
 inline constexpr std::size_t kAtomic = 1024 * 1024;
 inline constexpr std::size_t kAtomicResults = kAtomic + 64;
-inline constexpr std::size_t kProgramMemory = kAtomicResults + 4096;
+inline constexpr std::size_t kWord = kAtomicResults + 4096;  // ATOMIC WRITEs of the peer
+inline constexpr std::size_t kWords = kWord + 64;
+inline constexpr std::size_t kProgramMemory = kWords + 512;
 
 // One direction: operations from one end to the other.
 class TestProgram {
@@ -39,6 +41,10 @@ class TestProgram {
 
   // Posts what has room, now and then; receives too late now and then.
   void step() {
+    std::uint64_t word = 0;
+    std::memcpy(&word, &to_.memory[kWord], sizeof word);
+    if (word < word_seen_) fail("a word that was written again");
+    word_seen_ = word;
     while (left_ != 0 && posted_.size() < 48 && random_.below(4) != 0)
       post();
     while (receives_posted_ < receives_wanted_ && receives_.size() < 60 && random_.below(3) != 0)
@@ -49,6 +55,7 @@ class TestProgram {
   void check_memory() {
     for (const Move& move : moves_)
       compare(*move.at, move.offset, move.source, move.length, "an operation's bytes");
+    if (word_seen_ != words_posted_) fail("the last word is not there");
     for (std::size_t i = target_; i < kAreaSize; ++i)
       if (to_.memory[kTargetArea + i] != std::byte{0}) return fail("a byte behind the target");
     for (std::size_t i = landing_; i < kAreaSize; ++i)
@@ -86,12 +93,14 @@ class TestProgram {
     std::uint32_t length = static_cast<std::uint32_t>(random_.below(size_max_));
     if (random_.one_in(3)) length %= 300;
     const std::size_t source = random_.below(kAreaSize - size_max_);
-    switch (random_.below(6)) {
+    switch (random_.below(8)) {
       case 0: return post_send(queues::SendOpcode::kSend, source, length);
       case 1: return post_send(queues::SendOpcode::kSendWithImmediate, source, length);
       case 2: return post_write(queues::SendOpcode::kWrite, source, length);
       case 3: return post_write(queues::SendOpcode::kWriteWithImmediate, source, length);
       case 4: return post_read(source, length);
+      case 5: return post_flush();
+      case 6: return post_atomic_write();
       default: return post_add();
     }
   }
@@ -140,6 +149,24 @@ class TestProgram {
     const std::size_t result = kAtomicResults + adds_posted_++ % 500 * 8;
     from_.post(one, result, 8);
     note(one, 8, result);
+  }
+  void post_flush() {
+    qp::SendRequest one = request(queues::SendOpcode::kFlush);
+    one.remote_address = to_.address(kTargetArea);
+    one.flush = {.length = static_cast<std::uint32_t>(target_), .global_visibility = true};
+    one.flush.whole_region = random_.one_in(2);
+    from_.post(one, 0, 0);
+    note(one, 0);
+  }
+  // Counts up: a word that was written twice would go back.
+  void post_atomic_write() {
+    qp::SendRequest one = request(queues::SendOpcode::kAtomicWrite);
+    one.remote_address = to_.address(kWord);
+    const std::size_t source = kWords + words_posted_ % 64 * 8;
+    const std::uint64_t value = ++words_posted_;
+    std::memcpy(&from_.memory[source], &value, sizeof value);
+    from_.post(one, source, 8);
+    note(one, 8);
   }
   void post_receive() {
     const std::size_t offset = kReceiveArea + receives_posted_ % 32 * 8192;
@@ -220,6 +247,8 @@ class TestProgram {
   std::size_t landing_ = 0;
   std::uint64_t receives_posted_ = 0;
   std::uint64_t receives_wanted_ = 0;
+  std::uint64_t words_posted_ = 0;
+  std::uint64_t word_seen_ = 0;
   std::uint64_t adds_posted_ = 0;
   std::uint64_t adds_done_ = 0;
   bool has_failed_ = false;

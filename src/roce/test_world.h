@@ -26,7 +26,8 @@ struct EndOptions {
   std::uint8_t retry_count = 7;
   std::uint8_t rnr_retry = 7;
   std::uint8_t reads_max = 4;
-  std::uint32_t access = memory::kRemoteWrite | memory::kRemoteRead | memory::kRemoteAtomic;
+  std::uint32_t access =
+      memory::kRemoteWrite | memory::kRemoteRead | memory::kRemoteAtomic | memory::kFlushGlobal;
   InFlight in_flight{};
   std::uint32_t reorder_packets = 0;
   Duration reorder_patience{};
@@ -63,7 +64,7 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
         congestion_(options.congestion()),
         when_agreed_(options.when_agreed()) {
     key = add_region(memory::kLocalWrite | memory::kRemoteWrite | memory::kRemoteRead |
-                     memory::kRemoteAtomic);
+                     memory::kRemoteAtomic | memory::kFlushGlobal);
     connect();
   }
 

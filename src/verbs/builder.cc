@@ -22,11 +22,13 @@ bool may_be_inline(SendOpcode opcode) {
     case SendOpcode::kSendWithImmediate:
     case SendOpcode::kSendWithInvalidate:
     case SendOpcode::kWrite:
-    case SendOpcode::kWriteWithImmediate: return true;
+    case SendOpcode::kWriteWithImmediate:
+    case SendOpcode::kAtomicWrite: return true;
     case SendOpcode::kRead:
     case SendOpcode::kCompareSwap:
     case SendOpcode::kFetchAdd:
-    case SendOpcode::kLocalInvalidate: return false;
+    case SendOpcode::kLocalInvalidate:
+    case SendOpcode::kFlush: return false;
   }
   return false;
 }
