@@ -117,7 +117,7 @@ std::optional<Instant> Qp::deadline(const Now& now) {
   if (ring_) earliest = ring_->next_deadline();
   if (datagrams_) earliest = datagrams_->next_deadline();
   if (wire_) {
-    const std::optional<Instant> wire = wire_->next_deadline();
+    const std::optional<Instant> wire = wire_->next_deadline(now);
     if (!earliest || (wire && *wire < *earliest)) earliest = wire;
   }
   std::optional<Instant> resume = pair.window().resume_at();

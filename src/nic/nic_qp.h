@@ -79,6 +79,9 @@ class Qp final : qp::QpEvents {
   // Between RTR and RESET. Only the program's calls change it.
   bool is_connected() const { return ring_ != nullptr; }
   local::RingCarrier* ring() { return ring_.get(); }
+  // As turn(), for a queue pair on the wire; what is to be answered waits for the next turn, or for
+  // what the program posts.
+  bool turn_without_answers(const Now& now);
   // Null: it does not use the wire.
   WireQp* wire() { return wire_.get(); }
 
@@ -107,6 +110,9 @@ class Qp final : qp::QpEvents {
   // qp_on_wire.cc
   bool turn_on_wire(const Now& now);
   bool send_on_wire(const Now& now);
+  void collect_on_wire(const Now& now);
+  bool issue_on_wire(const Now& now);
+  void finish_on_wire(const Now& now);
 
   Pd* pd_;
   Cq* send_cq_;

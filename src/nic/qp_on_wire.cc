@@ -43,22 +43,47 @@ void Qp::begin_on_wire(WireNic& wire, const WireUse& use) {
 }
 
 bool Qp::turn_on_wire(const Now& now) {
-  wire_->begin(now);
-  roce::Engine& engine = wire_->engine();
-  qp::Budget answers;
-  engine.collect(pair.window(), answers, now);
-  qp::Budget requests;
-  const bool more = engine.serve(pair.responder(), requests, now);
-  return send_on_wire(now) || (more && !wire_->is_stuck());
+  collect_on_wire(now);
+  wire_->owe();
+  return send_on_wire(now);
 }
 
+bool Qp::turn_without_answers(const Now& now) {
+  collect_on_wire(now);
+  const bool more = issue_on_wire(now);
+  finish_on_wire(now);
+  wire_->owe();
+  return more && !wire_->is_stuck();
+}
+
+// What was posted goes first: answers are short, and end its train.
 bool Qp::send_on_wire(const Now& now) {
+  bool more = issue_on_wire(now);
+  if (wire_->owes()) {
+    wire_->answered();
+    qp::Budget answers;
+    more |= wire_->engine().serve(pair.responder(), answers, now);
+  }
+  finish_on_wire(now);
+  return more && !wire_->is_stuck();
+}
+
+void Qp::collect_on_wire(const Now& now) {
+  wire_->begin(now);
+  qp::Budget answers;
+  wire_->engine().collect(pair.window(), answers, now);
+}
+
+bool Qp::issue_on_wire(const Now& now) {
   qp::Budget budget;
   wire_->issue(pair.window(), budget, datagrams_.get(), now);
+  return budget.spent();
+}
+
+void Qp::finish_on_wire(const Now& now) {
   wire_->flush(now);
   settle_grant();
   engine_->note_deadline(*this, now);
-  return budget.spent() && !wire_->is_stuck();
 }
 
 }  // namespace verbena::nic

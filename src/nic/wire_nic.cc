@@ -20,6 +20,9 @@ namespace {
 // Without connections, pollers go on looking at the sockets for so many polls.
 constexpr std::uint32_t kWarmPolls = 100'000;
 constexpr std::size_t kInboxMax = 256;
+// After so many bytes the answer does not wait for what the program posts.
+constexpr std::size_t kLittle = 2048;
+constexpr std::size_t kOwingMax = 64;
 constexpr std::uint32_t kManagementQp = 1;
 // What stands before a packet that is handed over (Links::MessageKind tells it from others).
 constexpr std::uint32_t kHandOverMagic = 0x56'48'4F'01;
@@ -30,7 +33,7 @@ constexpr std::uint32_t kHandOverMagic = 0x56'48'4F'01;
 // one is another's.
 class WireNic::Recipient {
  public:
-  Recipient(Nic& nic, Engine& engine, const Now& now) : nic_(nic), engine_(engine), now_(now) {}
+  Recipient(WireNic& wire, const Now& now, Answer when) : wire_(wire), now_(now), when_(when) {}
   Recipient(const Recipient&) = delete;
   Recipient& operator=(const Recipient&) = delete;
   ~Recipient() { leave(); }
@@ -39,29 +42,35 @@ class WireNic::Recipient {
   Qp* find(QpNum number) {
     if (qp_ && qp_->number() == number) return qp_;
     leave();
-    Qp* const found = nic_.queue_pairs().find(number);
+    Qp* const found = wire_.nic_.queue_pairs().find(number);
     if (!found) return nullptr;
     found->pair.lock().lock();
     if (!found->wire()) {
       found->pair.lock().unlock();
       return nullptr;
     }
+    bytes_ = 0;
     return qp_ = found;
   }
+  void got(std::size_t bytes) { bytes_ += bytes; }
 
  private:
   void leave() {
     if (!qp_) return;
-    const bool more = qp_->turn(now_);
+    const bool waits = when_ == Answer::kSoon && bytes_ <= kLittle && qp_->wire()->may_owe() &&
+                       wire_.owing_.size() < kOwingMax;
+    const bool more = waits ? qp_->turn_without_answers(now_) : qp_->turn(now_);
     qp_->pair.lock().unlock();
-    if (more) engine_.want_turn(qp_->number());
+    if (waits) wire_.owing_.push_back(qp_->number());
+    if (more) wire_.engine_.want_turn(qp_->number());
     qp_ = nullptr;
   }
 
-  Nic& nic_;
-  Engine& engine_;
+  WireNic& wire_;
   const Now& now_;
+  const Answer when_;
   Qp* qp_ = nullptr;
+  std::size_t bytes_ = 0;
 };
 
 WireNic::WireNic(Nic& nic, Engine& engine)
@@ -70,7 +79,9 @@ WireNic::WireNic(Nic& nic, Engine& engine)
       udp_({.hand_over = this}),
       port_(udp_),
       group_(engine.control(), engine.links(), udp_),
-      trains_(port_) {}
+      trains_(port_) {
+  owing_.reserve(kOwingMax);
+}
 
 bool WireNic::receive_for(SlotNumber slot) {
   const std::lock_guard guard(joining_lock_);
@@ -104,7 +115,9 @@ bool WireNic::poll() {
   {
     const std::unique_lock guard(receive_lock_, std::try_to_lock);
     if (!guard.owns_lock()) return false;
-    if (receive()) return true;
+    if (receive(watcher_naps_.load(std::memory_order_relaxed) ? Answer::kSoon : Answer::kNow))
+      return true;
+    answer_owed();
   }
   const std::uint32_t cold = cold_polls_.load(std::memory_order_relaxed);
   if (cold < kWarmPolls) cold_polls_.store(cold + 1, std::memory_order_relaxed);
@@ -112,27 +125,50 @@ bool WireNic::poll() {
 }
 
 // Who could not get the lock counts on us for what had been handed over before.
-bool WireNic::receive_patiently() {
-  bool found = false;
+void WireNic::receive_patiently() {
   do {
     const std::lock_guard guard(receive_lock_);
-    found |= receive();
+    receive(Answer::kNow);
+    answer_owed();
   } while (has_inbox_.load(std::memory_order_seq_cst));
+}
+
+// After a nap. Who holds the lock is just reading, and left nothing.
+bool WireNic::receive_what_lies() {
+  const std::unique_lock guard(receive_lock_, std::try_to_lock);
+  if (!guard.owns_lock()) return false;
+  const bool found = receive(Answer::kNow);
+  answer_owed();
   return found;
 }
 
 // With receive_lock_.
-bool WireNic::receive() {
+bool WireNic::receive(Answer when) {
   const Now now(clock_now);
   const bool had_inbox = has_inbox_.load(std::memory_order_acquire) && take_inbox();
   const std::size_t count = port_.receive(batch_, Instant());
   if (count == 0) return had_inbox;
   cold_polls_.store(0, std::memory_order_relaxed);
   const QpTable::Reading reading(nic_.queue_pairs());
-  Recipient recipient(nic_, engine_, now);
+  Recipient recipient(*this, now, when);
   for (const port::Received& packet : std::span(batch_).first(count))
     take(packet, recipient, now);
   return true;
+}
+
+// With receive_lock_.
+void WireNic::answer_owed() {
+  if (owing_.empty()) return;
+  const Now now(clock_now);
+  const QpTable::Reading reading(nic_.queue_pairs());
+  for (const QpNum number : owing_) {
+    Qp* const qp = nic_.queue_pairs().find(number);
+    if (!qp) continue;
+    const std::lock_guard guard(qp->pair.lock());
+    // What it posted meanwhile took the answer along.
+    if (qp->wire() && qp->wire()->owes() && qp->turn(now)) engine_.want_turn(number);
+  }
+  owing_.clear();
 }
 
 void WireNic::take(const port::Received& packet, Recipient& recipient, const Now& now) {
@@ -154,6 +190,7 @@ void WireNic::take(const port::Received& packet, Recipient& recipient, const Now
     counters_.corrupt.fetch_add(1, std::memory_order_relaxed);
     return;
   }
+  recipient.got(packet.payload.size());
   roce::Engine& engine = qp->wire()->engine();
   const auto parsed = wire::parse(packet.payload);
   if (!parsed) {
@@ -214,7 +251,7 @@ bool WireNic::take_inbox() {
   }
   const Now now(clock_now);
   const QpTable::Reading reading(nic_.queue_pairs());
-  Recipient recipient(nic_, engine_, now);
+  Recipient recipient(*this, now, Answer::kNow);
   for (const std::vector<std::byte>& message : taken) {
     const auto packet = port::unpack(message);
     if (packet) take(*packet, recipient, now);

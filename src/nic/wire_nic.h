@@ -8,7 +8,8 @@
 // polls all the time it does not even wait there, for each packet would wake it, and naps.
 //
 // Whoever has received lets each queue pair that got something answer once: so one acknowledgement
-// for a whole batch.
+// for a whole batch. A poller that got little leaves even that: the program will often post an
+// answer of its own, and both leave as one train; if not, its next poll sends the acknowledgement.
 #pragma once
 
 #include <array>
@@ -87,14 +88,18 @@ class WireNic final : port::HandOver {
   static void* run_thread(void* wire);
   void watch();
   void wait_for_packets();
-  bool receive_patiently();
+  void receive_patiently();
+  bool receive_what_lies();
   void look_again();
   void mend_sockets();
   bool is_polled();
 
   bool add_receiver(SlotNumber slot, UniqueFd socket);
   bool is_warm() const;
-  bool receive();
+  // kSoon: a small answer may leave together with what the program posts on account of what came.
+  enum class Answer : std::uint8_t { kNow, kSoon };
+  bool receive(Answer when);
+  void answer_owed();
   bool take_inbox();
   void take(const port::Received& packet, Recipient& recipient, const Now& now);
   bool hand_over(SlotNumber owner, const port::Received& packet) override;
@@ -119,6 +124,9 @@ class WireNic final : port::HandOver {
   static constexpr std::size_t kBatch = 64;
   std::array<port::Received, kBatch> batch_;
   WireFlows flows_;
+  std::vector<QpNum> owing_;  // may have answers that wait
+  // The watcher comes by soon, and sends answers that a program has left that polls no more.
+  std::atomic<bool> watcher_naps_{false};
 
   Mutex inbox_lock_;
   std::vector<std::vector<std::byte>> inbox_;

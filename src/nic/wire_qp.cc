@@ -10,6 +10,10 @@
 namespace verbena::nic {
 namespace {
 
+// Round trips are shorter than the time for which the system takes a core away from a thread that
+// is to answer. A timer that took them at their word would wake a thread for each message.
+constexpr Duration kGrainNear = Duration::microseconds(500);
+constexpr Duration kGrainFar = Duration::microseconds(100);
 // When the system takes no more.
 constexpr Duration kFullPause = Duration::microseconds(100);
 // So much is sent to a process of this host between two looks at its receive buffer.
@@ -22,12 +26,14 @@ constexpr std::uint32_t kInFlightBytes = 192 * 1024;
 constexpr std::uint32_t kInFlightPackets = 400;
 constexpr std::uint32_t kInFlightPacketsMin = 4;
 
-port::Route route_of(const roce::Outgoing& packet, const roce::Path& path) {
+// On one host nothing marks packets, and without the mark acknowledgements fit into trains of data.
+port::Route route_of(const roce::Outgoing& packet, const roce::Path& path, bool is_on_this_host) {
+  const bool is_ecn_capable = packet.is_ecn_capable && !is_on_this_host;
   return {.from = path.source,
           .to = path.destination,
           .interface = path.interface,
           .slot = packet.head.dest_qp.slot(),
-          .ecn = packet.is_ecn_capable ? port::Ecn::kCapable : port::Ecn::kNotCapable,
+          .ecn = is_ecn_capable ? port::Ecn::kCapable : port::Ecn::kNotCapable,
           .traffic_class = path.traffic_class,
           .hop_limit = path.hop_limit};
 }
@@ -146,7 +152,7 @@ auto WireQp::transmit(const roce::Outgoing& packet, const roce::Path& path,
                       roce::PayloadSource payload) -> Sent {
   const std::size_t size = wire::datagram_bytes(packet.head.opcode, packet.payload_bytes);
   if (!may_send(packet.head.dest_qp.slot(), size)) return Sent::kNoRoom;
-  const port::Route route = route_of(packet, path);
+  const port::Route route = route_of(packet, path, options_.is_on_this_host || is_near_);
   const std::uint16_t source_port = nic_.port().source_port(route.slot);
   if (source_port == 0) return Sent::kSent;  // lost, for want of a socket
   const auto place = this->place(route, static_cast<std::uint32_t>(size));
@@ -173,9 +179,12 @@ void WireQp::flush(const Now& now) {
   }
 }
 
-std::optional<Instant> WireQp::next_deadline() const {
-  const std::optional<Instant> engine = engine_->next_deadline();
-  if (retry_at_ == Instant::never()) return engine;
+std::optional<Instant> WireQp::next_deadline(const Now& now) const {
+  std::optional<Instant> engine = engine_->next_deadline();
+  if (engine) {
+    engine = std::max(*engine, now + (options_.is_on_this_host ? kGrainNear : kGrainFar));
+  }
+  if (!is_stuck()) return engine;
   return engine ? std::min(*engine, retry_at_) : retry_at_;
 }
 

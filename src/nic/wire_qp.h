@@ -38,9 +38,18 @@ class WireQp final : roce::Wire, roce::Paths {
   void flush(const Now& now);
   // Something written has not left: the system takes no more just now.
   bool is_stuck() const { return retry_at_ != Instant::never(); }
-  std::optional<Instant> next_deadline() const;
+  // When it wants a turn; timers of the engine may be late by a grain.
+  std::optional<Instant> next_deadline(const Now& now) const;
+
+  // Answers to the peer that wait for something to go along with.
+  bool owes() const { return owed_ != 0; }
+  bool may_owe() const { return owed_ < kOwedMax; }
+  void owe() { ++owed_; }
+  void answered() { owed_ = 0; }
 
  private:
+  static constexpr unsigned kOwedMax = 16;
+
   Sent transmit(const roce::Outgoing& packet, const roce::Path& path,
                 roce::PayloadSource payload) override;
   const roce::Path* path_of(const qp::Operation& op) override;
@@ -57,6 +66,7 @@ class WireQp final : roce::Wire, roce::Paths {
   std::optional<WirePeers::Key> peer_;
   const WirePeers::Count* sharers_ = nullptr;
   std::uint32_t shared_by_ = 0;
+  unsigned owed_ = 0;
   std::unique_ptr<roce::Engine> engine_;
   std::unique_ptr<port::TrainBuilder> builder_;
   Instant retry_at_ = Instant::never();  // until then nothing is sent

@@ -19,7 +19,7 @@ namespace {
 
 // So many polls since we looked last are a program that polls all the time.
 constexpr std::uint32_t kPollsForLease = 64;
-constexpr Duration kNapMin = Duration::microseconds(50);
+constexpr Duration kNapMin = Duration::microseconds(200);
 constexpr Duration kNapMax = Duration::milliseconds(4);
 // Programs close descriptors that they do not know: after so many packets or naps we look.
 constexpr std::uint32_t kTurnsBetweenChecks = 256;
@@ -43,10 +43,13 @@ void WireNic::watch() {
     gauges_.fill([this](SlotNumber slot) { return group_.fetch_peers(slot, nic_.random()); });
     if (is_polled()) {
       const std::uint32_t wakes = wakes_.load(std::memory_order_relaxed);
+      watcher_naps_.store(true, std::memory_order_relaxed);
       futex_wait(wakes_, wakes, FutexScope::kProcess, nap);
+      // Before the lock of receiving: who still saw us nap has left its answers under that lock.
+      watcher_naps_.store(false, std::memory_order_relaxed);
       nap = std::min(nap * 2, kNapMax);
       // Who polls all the time leaves nothing here. Others poll a little between other things.
-      if (!receive_patiently()) continue;
+      if (!receive_what_lies()) continue;
     }
     nap = kNapMin;
     wait_for_packets();

@@ -95,7 +95,8 @@ class Port {
 
   // Takes trains from the front, and says how many.
   virtual std::size_t send(std::span<const Train> trains, Instant now) = 0;
-  // Gives what is there, at most `into.size()` packets, and says how many. Never waits.
+  // Gives what is there, or its beginning: at most `into.size()` packets, and says how many. 0:
+  // there is nothing. Never waits.
   virtual std::size_t receive(std::span<Received> into, Instant now) = 0;
 
   // Readable when receive() would give something; may be none (then see next_deadline). Borrowed:

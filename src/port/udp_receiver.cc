@@ -107,8 +107,10 @@ std::size_t UdpReceiver::take(std::span<Received> into, Counters& counters) {
     const std::size_t next = (current_ + 1) % kBatches;
     if (read(next, counters) != Got::kBatch) break;
     current_ = next;
-    bytes += rest_.size();
+    const std::size_t size = rest_.size();
+    bytes += size;
     given += split(into.subspan(given));
+    if (size < kBytesAlone) break;
   }
   return given;
 }

@@ -24,6 +24,9 @@ class UdpReceiver {
   // A call brings in about this much: more would push out of the cache what was read first.
   static constexpr std::size_t kBytesPerCall = 256 << 10;
 
+  // After less than this there is mostly nothing more, and finding that out is a system call.
+  static constexpr std::size_t kBytesAlone = 2048;
+
   UdpReceiver(SlotNumber slot, UniqueFd socket);
   UdpReceiver(const UdpReceiver&) = delete;
   UdpReceiver& operator=(const UdpReceiver&) = delete;
