@@ -85,8 +85,9 @@ void End::ready(const Plan& plan, const Identity& peer, bool is_client) {
   to.rq_psn = to.sq_psn = kFirstPsn;
   to.max_dest_rd_atomic = to.max_rd_atomic = 4;
   to.min_rnr_timer = 14;  // 1.28 ms
-  to.timeout = 15;        // 134 ms
-  to.retry_cnt = plan.is_misaddressed != 0 ? 2 : 6;
+  // 268 ms: a machine that has far too much to do may let nobody run for a second.
+  to.timeout = 16;
+  to.retry_cnt = plan.is_misaddressed != 0 ? 2 : 7;
   to.rnr_retry = static_cast<std::uint8_t>(plan.rnr_retry);
   to.ah_attr.is_global = 1;
   to.ah_attr.port_num = 1;

@@ -46,6 +46,7 @@ MALFORMED = ("_ws.malformed or not infiniband or ip.checksum.status == 0"
              " or (udp.checksum.status == 0 and udp.checksum != 0)")
 FRAMES_FOR_TSHARK = 500000  # some twenty seconds
 REPORTED = 5
+ACK_TIMEOUT = 16  # 268 ms: a busy machine may let nobody run for a second
 LOSS = 50  # one packet in so many
 KEPT = 256 << 20  # the most that a recording without a finding may keep of the disk
 
@@ -102,13 +103,15 @@ def perftests(short=False):
                  ("atomic", "-A FETCH_AND_ADD -b -q 4"), ("atomic", "-A CMP_AND_SWAP -e")]
     for verb, options in plan:
         words = [f"ib_{verb}_bw", "-d", "{device}", "-x", "{gid}", "-p", "{port}", "-F"]
-        words += ["-n", "5" if "-a" in options.split() else "100", *options.split()]
+        words += ["-u", ACK_TIMEOUT, "-n", "5" if "-a" in options.split() else "100"]
+        words += options.split()
         yield Case(words, check_perftest, name=f"{words[0]} {options}")
     if LONG and not short:
         for gid in (IPV4, IPV6):
             for verb in ("write", "read", "send", "atomic"):
                 words = [f"ib_{verb}_lat", "-d", "{device}", "-x", "{gid}", "-p", "{port}", "-F"]
-                yield Case([*words, "-n", "100"], check_perftest, gid, f"ib_{verb}_lat")
+                words += ["-u", ACK_TIMEOUT, "-n", "100"]
+                yield Case(words, check_perftest, gid, f"ib_{verb}_lat")
 
 
 def reliable(program):
@@ -116,7 +119,7 @@ def reliable(program):
                name="exchange rc, MTU 1024")
     for words in ("ib_write_bw -s 65537 -n 30", "ib_read_bw -s 65537 -n 30",
                   "ib_send_bw -s 5003 -n 99", "ib_atomic_bw -A FETCH_AND_ADD -n 99"):
-        ends = "-d {device} -x {gid} -p {port} -F"
+        ends = f"-d {{device}} -x {{gid}} -p {{port}} -F -u {ACK_TIMEOUT}"
         yield Case([*words.split(), *ends.split()], check_perftest, name=words)
 
 
