@@ -132,20 +132,24 @@ Direct::Outcome Direct::execute(qp::SendWindow& window, const qp::Operation& op,
   return outcome;
 }
 
-bool Direct::remember(MemoryKey key) {
+bool Direct::remember(MemoryKey key, std::uint32_t access) {
   last_ = {};
-  const auto grant = grant_for(memory::kRemoteWrite);
+  const auto grant = grant_for(access);
   if (!grant) return false;
   const std::uint64_t drops = peer_->drops();  // before: else it may count one that find() missed
   const auto region = peer_->find(key);
   const PublishedTables& tables = *peer_->tables();
   const PublishedQp& granted = tables.queue_pairs[other_.index()];
-  const bool fits = region && region->base && region->may_write_mapping &&
-                    (region->access & memory::kRemoteWrite) &&
-                    region->pd.value == granted.pd.load(std::memory_order_relaxed);
+  const bool fits =
+      region && region->base && region->pd.value == granted.pd.load(std::memory_order_relaxed);
   if (!fits) return false;
+  const std::uint32_t by_mapping =
+      memory::kRemoteRead | (region->may_write_mapping ? std::uint32_t{memory::kRemoteWrite} : 0);
+  const std::uint32_t allowed = static_cast<std::uint32_t>(*grant) & region->access & by_mapping;
+  if ((allowed & access) == 0) return false;
   const MappedPart& part = region->mapped;
   last_ = {.key = key,
+           .access = allowed,
            .identity = region->identity,
            .grant = *grant,
            .drops = drops,

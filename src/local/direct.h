@@ -46,19 +46,16 @@ class Direct {
   // It would be a copy into or out of memory that we map.
   bool is_mapped(const qp::Operation& op) const;
 
-  // The same for a small WRITE in pieces that a caller puts together without a work request in the
-  // queue: where the bytes go, or null when execute() must find out; then, after the copy, whether
-  // it counts.
+  // The same for a small WRITE or READ in pieces that a caller puts together without a work request
+  // in the queue: where its bytes go, or lie, or null when execute() must find out; then, after the
+  // copy, whether it counts.
   std::byte* target_of_write(MemoryKey key, std::uint64_t address, std::uint64_t length) {
-    const bool is_same = last_.base && last_.key == key && last_.identity_now() == last_.identity &&
-                         last_.grant_now() == last_.grant && last_.drops == peer_->drops();
-    if (!is_same && !remember(key)) [[unlikely]]
-      return nullptr;
-    const std::uint64_t offset = address - last_.first;
-    if (offset > last_.size || length > last_.size - offset) return nullptr;
-    return last_.base + offset;
+    return place_of(memory::kRemoteWrite, key, address, length);
   }
-  bool write_counts() {
+  const std::byte* source_of_read(MemoryKey key, std::uint64_t address, std::uint64_t length) {
+    return place_of(memory::kRemoteRead, key, address, length);
+  }
+  bool copy_counts() {
     const bool counts = last_.identity_now() == last_.identity && last_.grant_now() == last_.grant;
     mapped_ += counts;
     return counts;
@@ -69,6 +66,17 @@ class Direct {
   std::uint64_t reached() const { return reached_; }
 
  private:
+  std::byte* place_of(std::uint32_t access, MemoryKey key, std::uint64_t address,
+                      std::uint64_t length) {
+    const bool is_same = last_.base && last_.key == key && last_.identity_now() == last_.identity &&
+                         last_.grant_now() == last_.grant && last_.drops == peer_->drops() &&
+                         (last_.access & access) != 0;
+    if (!is_same && !remember(key, access)) [[unlikely]]
+      return nullptr;
+    const std::uint64_t offset = address - last_.first;
+    if (offset > last_.size || length > last_.size - offset) return nullptr;
+    return last_.base + offset;
+  }
   struct Target {
     std::uint64_t identity = 0;
     std::byte* mapped = nullptr;  // of the operation's first byte; null: reachable only
@@ -83,10 +91,11 @@ class Direct {
   bool reach(qp::SendWindow& window, const qp::Operation& op, std::uint64_t address,
              std::size_t length);
 
-  // Where the WRITE before went; good as long as identity and grant are the same, and no mapping
-  // was dropped. Without base: nowhere.
-  struct LastWrite {
+  // What the WRITE or READ before was about; good as long as identity and grant are the same, and
+  // no mapping was dropped. Without base: nowhere.
+  struct LastUse {
     MemoryKey key;
+    std::uint32_t access = 0;  // what may be done there
     std::uint64_t identity = 0;
     std::uint64_t grant = 0;
     std::uint64_t drops = 0;
@@ -98,10 +107,10 @@ class Direct {
     std::uint64_t identity_now() const { return identity_place->load(std::memory_order_acquire); }
     std::uint64_t grant_now() const { return grant_place->load(std::memory_order_acquire); }
   };
-  bool remember(MemoryKey key);
+  bool remember(MemoryKey key, std::uint32_t access);
 
   PeerMemory* peer_ = nullptr;
-  LastWrite last_;
+  LastUse last_;
   QpNum self_;
   QpNum other_;
   ConduitHeader::Reach* reach_ = nullptr;

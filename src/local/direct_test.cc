@@ -164,15 +164,41 @@ TEST_F(DirectTest, NoKeyIsNoTarget) {
 TEST_F(DirectTest, AWriteAtOnceCountsOnlyWhileItHolds) {
   ours.map();
   ASSERT_NE(at_once(target.address()), nullptr);
-  EXPECT_TRUE(ours.direct.write_counts());
+  EXPECT_TRUE(ours.direct.copy_counts());
   target.published.hide(Target::kKey);
-  EXPECT_FALSE(ours.direct.write_counts());
+  EXPECT_FALSE(ours.direct.copy_counts());
   EXPECT_EQ(at_once(target.address()), nullptr);
   target.show();
   ASSERT_NE(at_once(target.address()), nullptr);
   ours.revoke();
-  EXPECT_FALSE(ours.direct.write_counts());
+  EXPECT_FALSE(ours.direct.copy_counts());
   EXPECT_EQ(at_once(target.address()), nullptr);
+}
+
+TEST_F(DirectTest, AReadAtOnceTakesItsOwnRight) {
+  ours.map();
+  const auto source = [&] {
+    const std::lock_guard section(ours.lock());
+    return ours.direct.source_of_read(Target::kKey, target.address() + 100, 8);
+  };
+  target.memory[100] = std::byte{0x42};
+  ASSERT_NE(source(), nullptr);
+  EXPECT_EQ(*source(), std::byte{0x42});
+  EXPECT_NE(at_once(target.address()), nullptr) << "what was read may be written as well";
+  ours.grant(memory::kRemoteRead);
+  ASSERT_NE(source(), nullptr);
+  EXPECT_EQ(at_once(target.address()), nullptr) << "granted to be read";
+  ours.grant(memory::kRemoteWrite);
+  EXPECT_EQ(source(), nullptr) << "granted to be written";
+  EXPECT_NE(at_once(target.address()), nullptr);
+  ours.grant();
+  target.place().access = memory::kRemoteWrite;
+  EXPECT_EQ(source(), nullptr) << "a region to be written";
+  target.place().access = Target::kRights;
+  ASSERT_NE(source(), nullptr);
+  EXPECT_TRUE(ours.direct.copy_counts());
+  target.published.hide(Target::kKey);
+  EXPECT_FALSE(ours.direct.copy_counts());
 }
 
 // The owner keeps identity and grant, but its file changed for a moment: the mapping went, and what
@@ -275,7 +301,7 @@ TEST_F(DirectTest, TablesMayChangeAllTheTime) {
         const std::lock_guard section(ours.lock());
         std::byte* const to = ours.direct.target_of_write(Target::kKey, target.address() + 64, 64);
         const bool is_written = to && memory::guarded_copy(to, ours.buffer.data(), 64);
-        done += is_written && ours.direct.write_counts();
+        done += is_written && ours.direct.copy_counts();
       }
       done += ours.execute(SendOpcode::kWrite, 4096, 4096) == Outcome::kDone;
       if (ours.end.pair.state() == qp::QpState::kError) break;

@@ -9,7 +9,7 @@ namespace verbena::nic {
 namespace {
 
 // So much is copied within a few microseconds.
-constexpr std::uint32_t kWriteMax = 128 * 1024;
+constexpr std::uint32_t kCopyMax = 128 * 1024;
 
 // The memory of a request's only piece; null where it is not that simple.
 const std::byte* source_of(const qp::SendRequest& request, const qp::QpConfig& config) {
@@ -31,6 +31,7 @@ const std::byte* source_of(const qp::SendRequest& request, const qp::QpConfig& c
 bool Qp::post_at_once(const qp::SendRequest& request) {
   if (!ring_ || request.sges.size() != 1) return false;
   if (request.opcode == queues::SendOpcode::kWrite) return write_at_once(request);
+  if (request.opcode == queues::SendOpcode::kRead) return read_at_once(request);
   if (request.opcode == queues::SendOpcode::kSend) return send_at_once(request);
   return false;
 }
@@ -39,13 +40,35 @@ bool Qp::write_at_once(const qp::SendRequest& request) {
   if (!pair.window().is_caught_up()) return false;
   local::Direct* const direct = ring_->direct_now(pair.window());
   const std::uint32_t length = request.sges.front().length;
-  if (!direct || length > kWriteMax) return false;
+  if (!direct || length > kCopyMax) return false;
   const std::byte* const from = source_of(request, pair.config());
   if (!from) return false;
   std::byte* const to = direct->target_of_write(request.remote_key, request.remote_address, length);
-  if (!to || !memory::guarded_copy(to, from, length) || !direct->write_counts()) return false;
+  if (!to || !memory::guarded_copy(to, from, length) || !direct->copy_counts()) return false;
   pair.window().done_at_once(request.wr_id, queues::CompletionKind::kWrite,
                              request.flags & queues::kSignaled);
+  return true;
+}
+
+bool Qp::read_at_once(const qp::SendRequest& request) {
+  if (!pair.window().is_caught_up() || !pair.window().may_read()) return false;
+  local::Direct* const direct = ring_->direct_now(pair.window());
+  const Sge& sge = request.sges.front();
+  const qp::QpConfig& config = pair.config();
+  const bool is_usual = sge.length != 0 && sge.length <= kCopyMax && config.send_sge_max != 0 &&
+                        !(request.flags & queues::kInline);
+  if (!direct || !is_usual) return false;
+  auto lease =
+      config.regions->lease(sge.key, config.pd, sge.address, sge.length, memory::kLocalWrite);
+  if (!lease) return false;
+  const memory::Extent to = lease->next();
+  if (to.length != sge.length) return false;
+  const std::byte* const from =
+      direct->source_of_read(request.remote_key, request.remote_address, sge.length);
+  if (!from || !memory::guarded_copy(to.address, from, sge.length) || !direct->copy_counts())
+    return false;
+  pair.window().done_at_once(request.wr_id, queues::CompletionKind::kRead,
+                             request.flags & queues::kSignaled, sge.length);
   return true;
 }
 

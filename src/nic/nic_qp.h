@@ -106,6 +106,7 @@ class Qp final : qp::QpEvents {
     return settled_connection_ != 0 && ring_ && ring_->offered_id() == settled_connection_;
   }
   bool write_at_once(const qp::SendRequest& request);
+  bool read_at_once(const qp::SendRequest& request);
   bool send_at_once(const qp::SendRequest& request);
   // qp_on_wire.cc
   bool turn_on_wire(const Now& now);

@@ -63,7 +63,11 @@ class SendWindow {
     return mode_ == Mode::kRunning && done_ == config_.queue->posted() && !resume_at_;
   }
   // A work request that was executed as it was posted, while the window was caught up.
-  void done_at_once(std::uint64_t wr_id, queues::CompletionKind kind, bool is_signaled);
+  // `length`: of what a READ brought.
+  void done_at_once(std::uint64_t wr_id, queues::CompletionKind kind, bool is_signaled,
+                    std::uint32_t length = 0);
+  // READs and atomics can be outstanding at all.
+  bool may_read() const { return reads_out_max_ != 0; }
   // Everything posted is on its way or done, and one more could follow it at once.
   bool is_open() const {
     const std::uint32_t posted = config_.queue->posted();

@@ -25,13 +25,15 @@ void SendWindow::issued_at_once() {
   if (config_.type != QpType::kRc) complete_upto(cursor_);
 }
 
-void SendWindow::done_at_once(std::uint64_t wr_id, queues::CompletionKind kind, bool is_signaled) {
+void SendWindow::done_at_once(std::uint64_t wr_id, queues::CompletionKind kind, bool is_signaled,
+                              std::uint32_t length) {
   config_.queue->post_done();
   done_ = cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();
   if (!is_signaled && !config_.signal_all) return;
   Completion completion;
   completion.wr_id = wr_id;
   completion.kind = kind;
+  completion.byte_length = length;
   completion.qp = config_.qp;
   if (config_.completions->push(completion, false)) return;
   lost_ = true;
