@@ -109,7 +109,8 @@ struct ControlOptions {
 
 class Control {
  public:
-  static constexpr std::size_t kMessageMax = 4096;
+  // A packet of RoCEv2 and where it came from fit.
+  static constexpr std::size_t kMessageMax = 4608;
   using Task = std::function<void()>;
 
   // Starts the thread and takes a slot. `events` must live until stop() is through; it may be

@@ -63,7 +63,7 @@ struct Greeting {
 };
 static_assert(sizeof(Greeting) == 168);
 
-inline constexpr std::size_t kFrameMax = sizeof(FrameHead) + 4096;
+inline constexpr std::size_t kFrameMax = sizeof(FrameHead) + 4608;
 inline constexpr std::size_t kAttachmentsMax = 2;
 
 enum class Malformed : std::uint8_t { kLength, kMagic, kLayout, kType, kContent };
