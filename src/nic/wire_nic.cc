@@ -207,13 +207,19 @@ void WireNic::take(const port::Received& packet, Recipient& recipient, const Now
 
 // ------------------------------------------------------------- packets of another process's queue
 
-// On the thread that receives. The control thread knows the way.
-bool WireNic::hand_over(SlotNumber owner, const port::Received& packet) {
+std::vector<std::byte> WireNic::wrap(const port::Received& packet) {
   std::vector<std::byte> message(sizeof kHandOverMagic + port::kHandOverHead +
                                  packet.payload.size());
-  if (message.size() > host::Control::kMessageMax) return false;
   std::memcpy(message.data(), &kHandOverMagic, sizeof kHandOverMagic);
-  if (port::pack(packet, std::span(message).subspan(sizeof kHandOverMagic)) == 0) return false;
+  const std::size_t packed = port::pack(packet, std::span(message).subspan(sizeof kHandOverMagic));
+  if (packed == 0 || message.size() > host::Control::kMessageMax) message.clear();
+  return message;
+}
+
+// On the thread that receives. The control thread knows the way.
+bool WireNic::hand_over(SlotNumber owner, const port::Received& packet) {
+  std::vector<std::byte> message = wrap(packet);
+  if (message.empty()) return false;
   host::Control& control = engine_.control();
   return control.submit([&control, owner, bytes = std::move(message)] {
     const auto holder = control.holder(owner);

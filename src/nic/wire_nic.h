@@ -69,7 +69,8 @@ class WireNic final : port::HandOver {
 
   // -- the control thread
   WireGroup& group() { return group_; }
-  // A packet that came to another process of this host.
+  // A packet that came to another process of this host. Empty: it is too long.
+  static std::vector<std::byte> wrap(const port::Received& packet);
   static bool is_handed_over(std::span<const std::byte> message);
   void take_handed_over(std::span<const std::byte> message);
 

@@ -12,6 +12,7 @@
 #include "nic/address_handles.h"
 #include "nic/wire_nic.h"
 #include "qp/carrier.h"
+#include "roce/congestion.h"
 #include "roce/engine.h"
 #include "wire/icrc.h"
 
@@ -67,6 +68,8 @@ class WireQp final : roce::Wire, roce::Paths {
   const WirePeers::Count* sharers_ = nullptr;
   std::uint32_t shared_by_ = 0;
   unsigned owed_ = 0;
+  std::unique_ptr<roce::Congestion>
+      congestion_;  // towards other hosts: their networks mark packets
   std::unique_ptr<roce::Engine> engine_;
   std::unique_ptr<port::TrainBuilder> builder_;
   Instant retry_at_ = Instant::never();  // until then nothing is sent

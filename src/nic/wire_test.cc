@@ -21,6 +21,7 @@
 #include "nic/wire_qp.h"
 #include "port/port.h"
 #include "wire/bytes.h"
+#include "wire/datagram.h"
 
 namespace verbena::nic {
 namespace {
@@ -151,6 +152,31 @@ TEST_F(Wire, GetsItsSocketBackWhenTheProgramClosesIt) {
     close(fd);
   ASSERT_TRUE(pair.one.post(SendOpcode::kWrite, pair.other, 0, 200'000).has_value());
   EXPECT_EQ(pair.one.wait(1).at(0).status, Status::kSuccess);
+}
+
+// As it comes from another process of this host, to whose socket the kernel brought it.
+TEST_F(Wire, TakesAPacketThatIsHandedOver) {
+  constexpr std::size_t kPayload = 4096;
+  Pair pair(qp::QpType::kUc);
+  pair.other.receive(0, kPayload);
+  port::Received packet;
+  packet.from = packet.to = pair.world.context->gids().at(0);
+  packet.source_port = 50'000;
+  wire::Head head;
+  head.opcode = wire::Opcode::of(wire::Service::kUc, wire::Code::kSendOnly);
+  head.dest_qp = pair.other.number();
+  std::vector<std::byte> bytes(wire::datagram_bytes(head.opcode, kPayload));
+  wire::DatagramBuilder builder(bytes, head, kPayload);
+  std::ranges::fill(builder.payload(), std::byte{3});
+  wire::FlowIcrc icrc(WireFlows::flow_of(packet));
+  builder.finish(icrc);
+  packet.payload = bytes;
+  const std::vector<std::byte> message = WireNic::wrap(packet);
+  ASSERT_FALSE(message.empty());
+  ASSERT_TRUE(WireNic::is_handed_over(message));
+  wire->take_handed_over(message);
+  EXPECT_EQ(pair.other.wait(1).at(0).status, Status::kSuccess);
+  EXPECT_EQ(pair.other.memory[kPayload - 1], 3);
 }
 
 TEST_F(Wire, LeavesNoSocketToAForkedChild) {
