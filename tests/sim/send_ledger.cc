@@ -39,6 +39,9 @@ Meaning meaning_of(SendOpcode opcode) {
     case SendOpcode::kFetchAdd: return {OpKind::kFetchAdd, CompletionKind::kFetchAdd, false, false};
     case SendOpcode::kLocalInvalidate:
       return {OpKind::kLocalInvalidate, CompletionKind::kLocalInvalidate, false, false};
+    case SendOpcode::kFlush: return {OpKind::kFlush, CompletionKind::kFlush, false, false};
+    case SendOpcode::kAtomicWrite:
+      return {OpKind::kAtomicWrite, CompletionKind::kAtomicWrite, false, false};
   }
   return {};
 }
