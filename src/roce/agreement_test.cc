@@ -40,7 +40,7 @@ struct AgreementWorld : testing::Test {
   struct Run {
     Run(const EndOptions& near, const EndOptions& far) : world(near, far, 1) {
       world.link.tap = [this](int from, const wire::Packet& packet) {
-        seen.push_back({from, packet, {packet.payload.begin(), packet.payload.end()}});
+        seen.push_back({from, packet.head(), {packet.payload.begin(), packet.payload.end()}});
         seen.back().head.remote_address = 0;  // differs from run to run
         return !drops || !drops(from, packet);
       };

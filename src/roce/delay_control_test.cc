@@ -37,8 +37,8 @@ TEST_F(DelayControlTest, GrowsByLessOnceItHasSeenAQueue) {
   round(kWay + Duration::microseconds(26));
   const std::size_t before = control.window();
   const std::size_t waiting = DelayControlOptions{}.waiting;
-  EXPECT_NEAR(static_cast<double>(after(5, kWay)), static_cast<double>(before + 5 * waiting / 2),
-              10);
+  const std::size_t halves = 5 * waiting / 2;
+  EXPECT_NEAR(static_cast<double>(after(5, kWay)), static_cast<double>(before + halves), 10);
 }
 
 TEST_F(DelayControlTest, DoesNotGrowByWhatIsNotUsed) {

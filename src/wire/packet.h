@@ -87,6 +87,9 @@ struct Packet : Head {
 
   const OpcodeShape* shape = nullptr;  // never null in what parse returns
   std::span<const std::byte> payload;  // points into the datagram, without the pad
+
+  // Without the payload, to be changed and built again.
+  const Head& head() const { return *this; }
 };
 
 // `datagram` is a UDP payload with its ICRC at the end, which is not looked at. Never reads past

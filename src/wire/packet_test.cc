@@ -247,9 +247,9 @@ TEST(Packet, ReservedBitsRefuseNothing) {
   const auto packet = parse(bytes);
   ASSERT_TRUE(plain && packet);
   EXPECT_EQ(packet->mark, 0x7F);  // the ends may see these, and nobody else
-  Head unmarked = *packet;
+  Head unmarked = packet->head();
   unmarked.mark = 0;
-  EXPECT_EQ(unmarked, static_cast<const Head&>(*plain));
+  EXPECT_EQ(unmarked, plain->head());
 }
 
 TEST(Packet, TheTransportVersionIsZero) {

@@ -53,7 +53,7 @@ class Victim {
 
   // The packet as it would come on this connection, and next.
   Bytes adapt(const wire::Packet& packet) const {
-    wire::Head head = packet;
+    wire::Head head = packet.head();
     head.dest_qp = end_.self();
     const bool is_inside = !packet.shape->starts_message() && !packet.shape->is_response;
     head.psn = wire::Psn(kFirstPsn) + (is_inside ? 1 : 0);
@@ -110,7 +110,7 @@ class Victim {
     }
   }
   void begin_message(const wire::Packet& packet) {
-    wire::Head head = packet;
+    wire::Head head = packet.head();
     const bool is_send = packet.shape->kind == wire::Kind::kSend;
     head.opcode = wire::Opcode::of(packet.opcode.service(),
                                    is_send ? wire::Code::kSendFirst : wire::Code::kWriteFirst);
