@@ -82,6 +82,8 @@ class Qp final : qp::QpEvents {
   // As turn(), for a queue pair on the wire; what is to be answered waits for the next turn, or for
   // what the program posts.
   bool turn_without_answers(const Now& now);
+  // Answers that wait for something to go along with leave now: nothing will be posted, or polled.
+  void answer_what_is_owed();
   // Null: it does not use the wire.
   WireQp* wire() { return wire_.get(); }
 

@@ -109,6 +109,7 @@ Result<void, Error> modify_qp(Qp& qp, const qp::QpAttributes& attributes, std::u
     const std::lock_guard guard(qp.pair.lock());
     const qp::QpState from = qp.pair.state();
     section = qp.peer_section();
+    qp.answer_what_is_owed();
     if (!qp.pair.modify(attributes, mask)) return refuse(Error::kInvalid);
     look_for_peer = follow_move(qp, from, way);
     qp.settle_grant();
@@ -142,6 +143,7 @@ Result<void, Error> destroy_qp(Qp* qp) {
   {
     const std::lock_guard guard(qp->pair.lock());
     section = qp->peer_section();
+    qp->answer_what_is_owed();
     qp->end_connection();
   }
   context.nic().sharing().wait_until_left(section);

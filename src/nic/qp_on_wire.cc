@@ -56,6 +56,10 @@ bool Qp::turn_without_answers(const Now& now) {
   return more && !wire_->is_stuck();
 }
 
+void Qp::answer_what_is_owed() {
+  if (wire_ && wire_->owes()) static_cast<void>(send_on_wire(Now(clock_now)));
+}
+
 // What was posted goes first: answers are short, and end its train.
 bool Qp::send_on_wire(const Now& now) {
   bool more = issue_on_wire(now);
