@@ -25,6 +25,10 @@ class WireGauges {
     if (shown >= kFirst) return port::has_room(shown - kFirst);
     return shown == kNone;
   }
+  // False: it is being looked for.
+  bool is_found(SlotNumber slot) const {
+    return gauges_[slot.value].load(std::memory_order_relaxed) >= kNone;
+  }
   // True: nobody has asked for this slot before, or it was not there, so the caller sees to it that
   // somebody fills().
   bool want(SlotNumber slot) {

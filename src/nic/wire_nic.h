@@ -63,6 +63,7 @@ class WireNic final : port::HandOver {
     if (gauges_.want(slot)) look_again();
     return gauges_.has_room(slot);
   }
+  bool knows_room_at(SlotNumber slot) const { return gauges_.is_found(slot); }
   // A connection begins, or ends: while there is one, pollers look at the sockets.
   void connected() { connections_.fetch_add(1, std::memory_order_relaxed); }
   void disconnected() { connections_.fetch_sub(1, std::memory_order_relaxed); }

@@ -19,6 +19,8 @@ constexpr Duration kGrainFar = Duration::microseconds(100);
 constexpr Duration kFullPause = Duration::microseconds(100);
 // So much is sent to a process of this host between two looks at its receive buffer.
 constexpr std::size_t kBytesUnseen = 64 * 1024;
+// And so much before the first look.
+constexpr std::size_t kBytesBlind = 32 * 1024;
 // May leave at once where the rate is limited: our timers have a grain.
 constexpr std::size_t kBurst = 64 * 1024;
 // A process of this host that takes nothing for so long is stopped: what it is sent is lost.
@@ -145,7 +147,13 @@ bool WireQp::may_send(SlotNumber to, std::size_t bytes) {
   if (is_stuck()) return false;
   if (nic_.has_room_at(to)) {
     unseen_ = bytes;
+    blind_ = 0;
     full_since_.reset();
+    return true;
+  }
+  // The first few need not wait until its buffer is found: it takes these in any case.
+  if (!nic_.knows_room_at(to) && blind_ + bytes <= kBytesBlind) {
+    blind_ += bytes;
     return true;
   }
   const Instant now = clock_now();

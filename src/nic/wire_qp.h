@@ -75,6 +75,7 @@ class WireQp final : roce::Wire, roce::Paths {
   Instant retry_at_ = Instant::never();  // until then nothing is sent
   std::optional<Instant> full_since_;    // the receiver's buffer, of a process of this host
   std::size_t unseen_ = 0;               // bytes since we looked there
+  std::size_t blind_ = 0;                // bytes sent while the receive buffer was being looked for
   roce::Path datagram_path_;
   bool is_near_;  // what is sent now is unreliable and stays on this host
   wire::Flow flow_;
