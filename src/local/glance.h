@@ -28,7 +28,6 @@ class Glance {
     const Word* executed = &kNothing;  // news when it is after this count
     std::uint32_t executed_known = 0;
     const Word* farewell = &kNothing;  // news when it is not 0
-    bool wants_turn = false;
   };
 
   // Releases the places: whoever looks there finds memory that has been mapped.
@@ -40,12 +39,12 @@ class Glance {
     executed_.store(view.executed, std::memory_order_release);
     executed_known_.store(view.executed_known, std::memory_order_relaxed);
     farewell_.store(view.farewell, std::memory_order_release);
-    wants_turn_.store(view.wants_turn, std::memory_order_relaxed);
   }
 
-  // Requests that come are no news for so many ticks.
+  // Requests that come are no news for so many ticks. Nothing rests where there are no ticks.
   void rest_from_requests(std::uint64_t how_long) {
-    rest_until_.store(ticks() + how_long, std::memory_order_relaxed);
+    const std::uint64_t now = ticks();
+    if (now != 0) rest_until_.store(now + how_long, std::memory_order_relaxed);
   }
 
   bool has_news() {
@@ -63,8 +62,7 @@ class Glance {
     const std::uint32_t ahead = look(executed_) - executed_known_.load(std::memory_order_relaxed);
     return static_cast<int>(look(response_) == response_tag_.load(std::memory_order_relaxed)) |
            static_cast<int>(static_cast<std::int32_t>(ahead) > 0) |
-           static_cast<int>(look(farewell_) != 0) |
-           static_cast<int>(wants_turn_.load(std::memory_order_relaxed));
+           static_cast<int>(look(farewell_) != 0);
   }
 
   using Place = std::atomic<const Word*>;
@@ -79,7 +77,6 @@ class Glance {
   std::atomic<std::uint32_t> request_tag_{1};
   std::atomic<std::uint32_t> response_tag_{1};
   std::atomic<std::uint32_t> executed_known_{0};
-  std::atomic<bool> wants_turn_{false};
   std::atomic<std::uint64_t> rest_until_{0};  // 0: none
 };
 
