@@ -236,14 +236,14 @@ def forty_processes(variables, is_deadly):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", default=os.environ.get("VERBENA_LIBRARY"))
+    parser.add_argument("--library", dest="folder", default=os.environ.get("VERBENA_LIBRARY"))
     parser.add_argument("--only", metavar="REGEX", help="run only the cases whose name matches")
     options = parser.parse_args()
-    if not options.library:
+    if not options.folder:
         parser.error("--library or VERBENA_LIBRARY is needed")
     if INSIDE not in os.environ:
         enter_namespaces()
-    variables = library.environment(options.library)
+    variables = library.environment(options.folder)
     report = library.Report(options.only)
     run("ip", "link", "set", "lo", "up")
     on_lo = {**variables, "VERBENA_PATH": "wire"}
