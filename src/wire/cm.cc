@@ -22,6 +22,19 @@ void visit_ids(Message& m, const Visit& visit) {
   visit(m.remote_comm_id, MadField{4, 0, 32});
 }
 
+// REP has no three bytes in a row for it.
+template <class Message, class Visit>
+void visit_vendor_id(Message& m, const Visit& visit) {
+  constexpr MadField kFields[] = {{15, 0, 8}, {19, 0, 8}, {23, 0, 8}};
+  std::uint32_t id = 0;
+  for (unsigned i = 0; i < 3; ++i) {
+    auto part = static_cast<std::uint8_t>(m.ece.vendor_id >> (16 - 8 * i));
+    visit(part, kFields[i]);
+    id = id << 8 | part;
+  }
+  if constexpr (!std::is_const_v<Message>) m.ece.vendor_id = id;
+}
+
 // Primary at byte 52, alternate at 96.
 template <class Path, class Visit>
 void visit_req_path(Path& p, unsigned at, const Visit& visit) {
@@ -47,6 +60,7 @@ void visit_fields(Message& m, const Visit& visit)
   requires std::is_same_v<std::remove_const_t<Message>, Req>
 {
   visit(m.local_comm_id, MadField{0, 0, 32});
+  visit(m.ece.vendor_id, MadField{5, 0, 24});
   visit(m.service_id, MadField{8, 0, 64});
   visit(m.local_ca_guid, MadField{16, 0, 64});
   visit(m.local_qkey, MadField{28, 0, 32});
@@ -100,6 +114,7 @@ void visit_fields(Message& m, const Visit& visit)
   requires std::is_same_v<std::remove_const_t<Message>, Rep>
 {
   visit_ids(m, visit);
+  visit_vendor_id(m, visit);
   visit(m.local_qkey, MadField{8, 0, 32});
   visit(m.local_qp, MadField{12, 0, 24});
   visit(m.local_eecn, MadField{16, 0, 24});
@@ -191,6 +206,16 @@ void visit_fields(Message& m, const Visit& visit)
   visit(m.private_data, 96);
 }
 
+// The part of Ece that is no field of the message.
+template <class Message>
+auto* ece_of(Message& message) {
+  using Found = std::conditional_t<std::is_const_v<Message>, const Ece, Ece>;
+  Found* ece = nullptr;
+  if (auto* const req = std::get_if<Req>(&message)) ece = &req->ece;
+  if (auto* const rep = std::get_if<Rep>(&message)) ece = &rep->ece;
+  return ece;
+}
+
 // Puts the message of `attribute` in place and reads it; false when there is none.
 template <std::size_t... kIndex>
 bool read(CmAttribute attribute, const MadData& data, CmMessage& message,
@@ -274,6 +299,7 @@ Result<CmMad, MalformedMad> parse_cm(std::span<const std::byte> payload) {
             std::make_index_sequence<std::variant_size_v<CmMessage>>{})) {
     return refuse(MalformedMad::kAttribute);
   }
+  if (Ece* const ece = ece_of(mad.message)) ece->options = head.attribute_modifier.value();
   return mad;
 }
 
@@ -284,6 +310,7 @@ std::array<std::byte, kMadBytes> encode_cm(const CmMad& mad) {
   head.method = kMethodSend;
   head.transaction_id = be64(mad.transaction_id);
   head.attribute_id = be16(static_cast<std::uint16_t>(attribute_of(mad.message)));
+  if (const Ece* const ece = ece_of(mad.message)) head.attribute_modifier = be32(ece->options);
   MadData data{};
   std::visit([&](const auto& message) { visit_fields(message, MadWriter(data)); }, mad.message);
   std::array<std::byte, kMadBytes> bytes;

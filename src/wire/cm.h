@@ -69,6 +69,7 @@ enum class RejReason : std::uint16_t {
   kInvalidClassVersion = 31,
   kInvalidPrimaryFlowLabel = 32,
   kInvalidAlternateFlowLabel = 33,
+  kVendorOptionNotSupported = 35,  // of Ece
 };
 
 // REQ's, with the extended ones (annex A14) behind the others.
@@ -104,10 +105,19 @@ struct CmPath {
   friend constexpr bool operator==(const CmPath&, const CmPath&) = default;
 };
 
+// What vendors of NICs agree on beyond the specification (enhanced connection establishment), in
+// REQ and REP: whose meaning it has, and what. The options travel as the MAD's attribute modifier.
+struct Ece {
+  std::uint32_t vendor_id = 0;  // 24 bits; 0: none
+  std::uint32_t options = 0;
+  friend constexpr bool operator==(const Ece&, const Ece&) = default;
+};
+
 // Request for communication (12.6.5).
 struct Req {
   static constexpr CmAttribute kAttribute = CmAttribute::kReq;
   std::uint32_t local_comm_id = 0;
+  Ece ece{};
   std::uint64_t service_id = 0;
   std::uint64_t local_ca_guid = 0;
   std::uint32_t local_qkey = 0;
@@ -164,6 +174,7 @@ struct Rep {
   static constexpr CmAttribute kAttribute = CmAttribute::kRep;
   std::uint32_t local_comm_id = 0;
   std::uint32_t remote_comm_id = 0;
+  Ece ece{};
   std::uint32_t local_qkey = 0;
   QpNum local_qp{};
   std::uint32_t local_eecn = 0;

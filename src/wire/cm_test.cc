@@ -84,10 +84,10 @@ TEST(Cm, WhatIsReadIsWrittenBack) {
 // specification's tables.
 TEST(Cm, ReservedBitsAreAsManyAsInTheTables) {
   const std::vector<std::pair<CmAttribute, int>> reserved = {
-      {CmAttribute::kReq, 32 + 32 + 2 * (6 + 3 + 3)},
+      {CmAttribute::kReq, 8 + 32 + 2 * (6 + 3 + 3)},
       {CmAttribute::kMra, 6 + 3},
       {CmAttribute::kRej, 6 + 1},
-      {CmAttribute::kRep, 8 + 8 + 8 + 4},
+      {CmAttribute::kRep, 4},
       {CmAttribute::kRtu, 0},
       {CmAttribute::kDreq, 8},
       {CmAttribute::kDrep, 0},
@@ -144,6 +144,24 @@ TEST(Cm, RepliesHaveTheirFieldsInPlace) {
   rep.rnr_retry_count = 7;
   rep.srq = true;
   EXPECT_EQ(data_of(rep, 12, 16), "01020300000000000405060007087df0");
+}
+
+// The vendor id stands in bytes that were reserved; the options are the MAD's attribute modifier.
+TEST(Cm, VendorsAgreeInRequestAndReply) {
+  const Ece ece{.vendor_id = 0xABCDEF, .options = 0x01020304};
+  const Req req{.local_comm_id = 1, .ece = ece};
+  Rep rep{.ece = ece};
+  rep.local_qp = {0x111111};
+  rep.local_eecn = 0x222222;
+  rep.starting_psn = 0x333333;
+  EXPECT_EQ(data_of(req, 0, 8), "0000000100abcdef");
+  EXPECT_EQ(data_of(rep, 12, 12), "111111ab222222cd333333ef");
+  for (const CmMessage& message : {CmMessage(req), CmMessage(rep)}) {
+    const Mad mad = encode_cm({.transaction_id = 1, .message = message});
+    EXPECT_EQ(mad[20], std::byte{1});
+    EXPECT_EQ(mad[23], std::byte{4});
+    EXPECT_EQ(parse_cm(mad)->message, message);
+  }
 }
 
 TEST(Cm, TheLessCommonOnesHaveTheirFieldsInPlace) {
