@@ -1,0 +1,103 @@
+// SPDX-License-Identifier: MIT
+// The connection manager: the protocol of IBTA vol 1, chapter 12, as an engine without I/O, clock
+// or randomness of its own.
+//
+// Takes MADs, commands and a time; gives MADs, events and a deadline. The order of a turn:
+//
+//   engine.receive(route, payload, now)         any number of MADs, or
+//   engine.connect(...), accept(...), ...       any number of commands, or
+//   engine.advance(now)                         when next_deadline() has come
+//   while (engine.next_mad(mad)) send it        what there is now
+//   while (engine.next_event(event)) tell it    they may be answered by commands at once
+//
+// An id is the caller's from connect(), resolve(), kRequest or kResolveRequest on until release(),
+// which may come at any time, and which ends properly what still stands (a REJ or DREQ goes out and
+// is repeated as it has to be). Nothing else ends an id, so commands on one that the peer has
+// closed meanwhile are refused and harmless. Not thread-safe: its owner guards it.
+//
+// A command may cross an event that still waits for next_event(): then it is refused with
+// kWrongState, and the event says why.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+
+#include "base/random.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "cm/types.h"
+
+namespace verbena::cm {
+
+class Engine {
+ public:
+  // `random` stays the caller's and outlives the engine.
+  Engine(const Settings& settings, RandomSource& random);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // --- Listening. A listener that goes takes no more requests; those it brought stay. ---
+  Result<ListenerId, Refusal> listen(const Listening& what);
+  void unlisten(ListenerId id);
+
+  // --- Active ---
+  // Sends a REQ: all its fields are the caller's but the local communication id (the RDMA IP CM
+  // header too: wire::encode_ip_cm to the front of the private data). It is repeated up to
+  // `req.max_cm_retries` times when nothing came for `req.remote_cm_response_timeout` and the way
+  // (`req.primary.ack_timeout`). Then kReply, kRejected or kUnreachable.
+  Result<CommId, Refusal> connect(const Route& route, const wire::Req& req, std::uint64_t tag,
+                                  Instant now);
+  // After kReply: sends the RTU. The connection is established with that. At most 224 bytes.
+  Result<void, Refusal> confirm(CommId id, std::span<const std::byte> private_data, Instant now);
+  // Sends a SIDR_REQ; the request id is the engine's. Then kResolved or kUnreachable.
+  Result<CommId, Refusal> resolve(const Route& route, const wire::SidrReq& request,
+                                  const Patience& patience, std::uint64_t tag, Instant now);
+
+  // --- Passive ---
+  // After kRequest: sends the REP, all its fields the caller's but the communication ids. Repeated
+  // until kEstablished, kRejected or kUnreachable.
+  Result<void, Refusal> accept(CommId id, const wire::Rep& rep, Instant now);
+  // The peer's packets arrive: as good as an RTU (12.9.6, "communication established").
+  Result<void, Refusal> established(CommId id, Instant now);
+  // After kResolveRequest: sends the SIDR_REP; the request id is the engine's.
+  Result<void, Refusal> answer(CommId id, const wire::SidrRep& reply, Instant now);
+
+  // --- Both ---
+  // After kRequest or kReply, and after accept() while nothing has come.
+  Result<void, Refusal> reject(CommId id, const Rejection& rejection, Instant now);
+  // After kRequest or kReply: tells the peer now that an answer takes `service_timeout` (MRA). When
+  // the peer asks again it is told anyway.
+  Result<void, Refusal> ask_for_time(CommId id, std::uint8_t service_timeout, Instant now);
+  // Of an established connection: sends the DREQ. At most 220 bytes. Then kDisconnected. A DREQ of
+  // the peer is answered at once and needs nothing from the caller.
+  Result<void, Refusal> disconnect(CommId id, std::span<const std::byte> private_data, Instant now);
+  // No more events of this id, not even those that wait for next_event(). Unknown ids are ignored.
+  void release(CommId id, Instant now);
+  // What later events of the connection bring along (after kRequest it is the listener's).
+  void set_tag(CommId id, std::uint64_t tag);
+
+  // --- MADs and time ---
+  // Any bytes that came to queue pair 1. `route.remote` is who sent them.
+  void receive(const Route& route, std::span<const std::byte> payload, Instant now);
+  // Does what is due.
+  void advance(Instant now);
+  // When advance() has something to do; Instant::never() without.
+  Instant next_deadline() const;
+  // False: none. Those that are not fetched are kept up to `outgoing_max`.
+  bool next_mad(Mad& mad);
+  // False: none. Without limit of its own, but no connection gives more than a few.
+  bool next_event(Event& event);
+
+  const Counters& counters() const;
+  // Connections that talk, wait for their caller, or are in time wait.
+  std::size_t connections() const;
+
+ private:
+  class State;
+  std::unique_ptr<State> state_;
+};
+
+}  // namespace verbena::cm
