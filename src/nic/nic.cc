@@ -5,8 +5,14 @@
 #include "nic/engine.h"
 #include "nic/nic_qp.h"
 #include "nic/sharing.h"
+#include "nic/wire_nic.h"
 
 namespace verbena::nic {
+namespace {
+
+constinit std::atomic<Nic*> nic_of_process{nullptr};
+
+}  // namespace
 
 // Queue pairs that come later find the mark; those that are removed meanwhile stay until the
 // reading section ends.
@@ -24,15 +30,24 @@ Nic::Nic()
 Nic::~Nic() = default;
 
 Nic& Nic::current() {
-  static std::atomic<Nic*> current{nullptr};
-  Nic* nic = current.load(std::memory_order_acquire);
+  Nic* nic = nic_of_process.load(std::memory_order_acquire);
   while (!nic || !nic->in_owner()) {
     // No lock: in a forked child it might be held by a thread that is not there.
     auto* fresh = new Nic;
-    if (current.compare_exchange_strong(nic, fresh, std::memory_order_acq_rel)) return *fresh;
+    if (nic_of_process.compare_exchange_strong(nic, fresh, std::memory_order_acq_rel)) {
+      return *fresh;
+    }
     delete fresh;
   }
   return *nic;
+}
+
+void Nic::leave() {
+  Nic* const nic = nic_of_process.load(std::memory_order_acquire);
+  if (!nic || !nic->in_owner()) return;
+  Engine* const engine = nic->engine();
+  WireNic* const wire = engine ? engine->wire() : nullptr;
+  if (wire) wire->leave();
 }
 
 Result<Engine*, Error> Nic::start_engine() {

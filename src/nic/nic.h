@@ -52,6 +52,9 @@ class Nic {
  public:
   // The one of this process.
   static Nic& current();
+  // exit() is under way, and takes our threads along: what peers wait for leaves first. Takes
+  // nothing down, and no lock: whoever called exit() may hold any.
+  static void leave();
 
   bool in_owner() const { return guard_.in_owner(); }
   const host::ForkGuard& guard() const { return guard_; }

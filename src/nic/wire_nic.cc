@@ -6,6 +6,7 @@
 #include <optional>
 #include <utility>
 
+#include "base/futex.h"
 #include "base/log.h"
 #include "nic/engine.h"
 #include "nic/forked_descriptors.h"
@@ -61,7 +62,7 @@ class WireNic::Recipient {
                        wire_.owing_.size() < kOwingMax;
     const bool more = waits ? qp_->turn_without_answers(now_) : qp_->turn(now_);
     qp_->pair.lock().unlock();
-    if (waits) wire_.owing_.push_back(qp_->number());
+    if (waits) wire_.note_owing(qp_->number());
     if (more) wire_.engine_.want_turn(qp_->number());
     qp_ = nullptr;
   }
@@ -157,6 +158,12 @@ bool WireNic::receive(Answer when) {
 }
 
 // With receive_lock_.
+void WireNic::note_owing(QpNum number) {
+  owing_.push_back(number);
+  is_owing_.store(1, std::memory_order_relaxed);
+}
+
+// With receive_lock_.
 void WireNic::answer_owed() {
   if (owing_.empty()) return;
   const Now now(clock_now);
@@ -169,6 +176,8 @@ void WireNic::answer_owed() {
     if (qp->wire() && qp->wire()->owes() && qp->turn(now)) engine_.want_turn(number);
   }
   owing_.clear();
+  is_owing_.store(0, std::memory_order_relaxed);
+  if (is_leaving_.load(std::memory_order_relaxed)) futex_wake(is_owing_, 1, FutexScope::kProcess);
 }
 
 void WireNic::take(const port::Received& packet, Recipient& recipient, const Now& now) {

@@ -54,6 +54,10 @@ class WireNic final : port::HandOver {
   // there was something.
   bool poll();
 
+  // From exit(): acknowledgements that wait for something to go along with leave now. The watcher
+  // sends them, for the caller may hold any lock; waits for that, but not long.
+  void leave();
+
   // -- for queue pairs, with their locks held
   port::Port& port() { return port_; }
   TrainPool& trains() { return trains_; }
@@ -101,6 +105,7 @@ class WireNic final : port::HandOver {
   // kSoon: a small answer may leave together with what the program posts on account of what came.
   enum class Answer : std::uint8_t { kNow, kSoon };
   bool receive(Answer when);
+  void note_owing(QpNum number);
   void answer_owed();
   bool take_inbox();
   void take(const port::Received& packet, Recipient& recipient, const Now& now);
@@ -126,7 +131,9 @@ class WireNic final : port::HandOver {
   static constexpr std::size_t kBatch = 64;
   std::array<port::Received, kBatch> batch_;
   WireFlows flows_;
-  std::vector<QpNum> owing_;  // may have answers that wait
+  std::vector<QpNum> owing_;                // may have answers that wait
+  std::atomic<std::uint32_t> is_owing_{0};  // there are such; a futex for whoever leaves
+  std::atomic<bool> is_leaving_{false};
   // The watcher comes by soon, and sends answers that a program has left that polls no more.
   std::atomic<bool> watcher_naps_{false};
 

@@ -17,6 +17,8 @@
 namespace verbena::nic {
 namespace {
 
+// So long exit() waits for the watcher, which may be waiting for a lock that the caller holds.
+constexpr Duration kLeavePatience = Duration::milliseconds(50);
 // So many polls since we looked last are a program that polls all the time.
 constexpr std::uint32_t kPollsForLease = 64;
 constexpr Duration kNapMin = Duration::microseconds(200);
@@ -68,6 +70,7 @@ void WireNic::wait_for_packets() {
   std::vector<pollfd> watched{{wake_fd_, POLLIN, 0}};
   {
     const std::lock_guard guard(receive_lock_);
+    answer_owed();  // of who held the lock when we came from a nap
     for (const int fd : port_.descriptors())
       watched.push_back({fd, POLLIN, 0});
   }
@@ -79,6 +82,17 @@ void WireNic::wait_for_packets() {
   const bool is_closed = std::ranges::any_of(
       watched, [](const pollfd& each) { return (each.revents & (POLLNVAL | POLLERR)) != 0; });
   if (is_closed) mend_sockets();
+}
+
+void WireNic::leave() {
+  const Instant limit = clock_now() + kLeavePatience;
+  is_leaving_.store(true, std::memory_order_relaxed);
+  while (is_owing_.load(std::memory_order_relaxed) != 0) {
+    const Instant now = clock_now();
+    if (now >= limit) return;
+    look_again();
+    futex_wait(is_owing_, 1, FutexScope::kProcess, std::min(limit - now, kNapMax));
+  }
 }
 
 void WireNic::look_again() {

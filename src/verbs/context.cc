@@ -4,6 +4,7 @@
 
 #include <unistd.h>
 
+#include "nic/nic.h"
 #include "verbs/border.h"
 #include "verbs/objects.h"
 
@@ -16,6 +17,9 @@ int completion_vectors() {
   const long processors = sysconf(_SC_NPROCESSORS_ONLN);
   return processors > 0 ? static_cast<int>(processors) : 1;
 }
+
+// After the program's own, which may use verbs to the last. Nothing is taken down.
+[[gnu::destructor]] void leave() { nic::Nic::leave(); }
 
 int no_srq_number(ibv_srq*, std::uint32_t*) noexcept { return EOPNOTSUPP; }
 

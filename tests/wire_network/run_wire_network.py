@@ -234,9 +234,25 @@ def forty_processes(variables, is_deadly):
             pair.kill()
 
 
+def probe(program, scene, variables):
+    """A scene of wire_probe.cc, which has both sides."""
+    done = subprocess.run(
+        [program, scene],
+        env=variables,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=SECONDS,
+    )
+    if done.returncode != 0:
+        raise library.Failure(f"exit status {done.returncode}\n{done.stdout}{done.stderr}")
+    return done.stdout.strip()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", dest="folder", default=os.environ.get("VERBENA_LIBRARY"))
+    parser.add_argument("--probe", metavar="PROGRAM", required=True, help="wire_probe")
     parser.add_argument("--only", metavar="REGEX", help="run only the cases whose name matches")
     options = parser.parse_args()
     if not options.folder:
@@ -249,6 +265,8 @@ def main():
     on_lo = {**variables, "VERBENA_PATH": "wire"}
     report.case("forty processes", lambda: forty_processes(on_lo, False))
     report.case("forty processes, some killed", lambda: forty_processes(on_lo, True))
+    for scene in ("exit",):
+        report.case(f"probe: {scene}", lambda s=scene: probe(options.probe, s, on_lo))
     between_hosts(report, variables)
     over_a_bad_line(report, variables)
     return report.close()
