@@ -19,14 +19,19 @@
 // kWrongState, and the event says why.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
-#include <memory>
 #include <span>
 
 #include "base/random.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "cm/connections.h"
+#include "cm/listeners.h"
+#include "cm/ring.h"
+#include "cm/state.h"
+#include "cm/timers.h"
 #include "cm/types.h"
 
 namespace verbena::cm {
@@ -35,13 +40,12 @@ class Engine {
  public:
   // `random` stays the caller's and outlives the engine.
   Engine(const Settings& settings, RandomSource& random);
-  ~Engine();
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
   // --- Listening. A listener that goes takes no more requests; those it brought stay. ---
   Result<ListenerId, Refusal> listen(const Listening& what);
-  void unlisten(ListenerId id);
+  void unlisten(ListenerId id) { listeners_.remove(id); }
 
   // --- Active ---
   // Sends a REQ: all its fields are the caller's but the local communication id (the RDMA IP CM
@@ -85,19 +89,101 @@ class Engine {
   // Does what is due.
   void advance(Instant now);
   // When advance() has something to do; Instant::never() without.
-  Instant next_deadline() const;
+  Instant next_deadline() const { return timers_.next(); }
   // False: none. Those that are not fetched are kept up to `outgoing_max`.
   bool next_mad(Mad& mad);
   // False: none. Without limit of its own, but no connection gives more than a few.
   bool next_event(Event& event);
 
-  const Counters& counters() const;
+  const Counters& counters() const { return counters_; }
+  // Which cells of the table of states (cm/state.h) were used how often.
+  const Coverage& coverage() const { return coverage_; }
   // Connections that talk, wait for their caller, or are in time wait.
-  std::size_t connections() const;
+  std::size_t connections() const { return connections_.size(); }
+  std::size_t memory_bytes() const;
 
  private:
-  class State;
-  std::unique_ptr<State> state_;
+  // A message that has come.
+  struct Arrival {
+    const Route& route;
+    const wire::CmMad& mad;
+    Instant now;
+  };
+  // Which connection a message is about; none is an answer, too.
+  struct Match {
+    Connection* connection = nullptr;
+    bool is_discarded = false;
+  };
+  struct QueuedEvent {
+    Event event;
+    std::uint32_t number = 0;
+    std::uint32_t generation = 0;
+  };
+
+  Action decide(State state, Input input);
+  // The connection, where the command fits its state.
+  Result<Connection*, Refusal> allowed(CommId id, Input command);
+
+  // Classify: engine_match.cc.
+  Match match(const Arrival& arrival);
+  Match match_request(const Arrival& arrival, const wire::Req& req);
+  Match match_rejection(const Arrival& arrival, const wire::Rej& rej);
+  Match match_resolution(const Arrival& arrival, const wire::SidrRep& rep);
+  template <class Message>
+  Match match_ids(const Arrival& arrival, const Message& message);
+  void refuse_version(const Route& route, std::span<const std::byte> payload);
+
+  // Act: engine_messages.cc, engine_requests.cc.
+  void act(Action action, Connection* connection, const Arrival& arrival);
+  void take_request(const Arrival& arrival);
+  bool is_stale(const Arrival& arrival, const wire::Req& req);
+  void drop(Connection& connection, Instant now);
+  void admit(const Arrival& arrival, const wire::Req& req, Listener& listener);
+  void refuse_request(const Arrival& arrival, const wire::Req& req, wire::RejReason reason);
+  void take_resolve_request(const Arrival& arrival);
+  void take_reply(Connection& connection, const Arrival& arrival);
+  void take_resolution(Connection& connection, const Arrival& arrival);
+  void take_rejection(Connection& connection, const Arrival& arrival);
+  void take_disconnect(Connection& connection, const Arrival& arrival);
+  void end_connection(Connection& connection, Ending ending, const wire::CmMessage* message,
+                      Instant now);
+  void establish(Connection& connection, const wire::CmMessage* message);
+  void wait_longer(Connection& connection, const wire::Mra& mra, Instant now);
+  void deny(const Connection* connection, const Arrival& arrival);
+  void answer_disconnect(Connection* connection, const Arrival& arrival);
+  void refuse_path(const Connection* connection, const Arrival& arrival);
+  void say_wait(const Connection& connection, std::uint8_t service_timeout);
+
+  // Time, and what both sides do: engine_common.cc.
+  void retry(Connection& connection, Instant now);
+  void give_up(Connection& connection, Instant now);
+  void await_answer(Connection& connection, Instant now);
+  void send_disconnect(Connection& connection, std::span<const std::byte> private_data,
+                       Instant now);
+  void send_rejection(Connection& connection, const Rejection& rejection, Instant now);
+  void turn_down(Connection& connection, Instant now);
+  void send_withdrawal(Connection& connection, Instant now);
+  void enter_time_wait(Connection& connection, Duration hold, Instant now);
+  void end_time_wait(Connection& connection);
+  void close(Connection& connection);
+  void leave_backlog(Connection& connection);
+  std::uint64_t next_transaction(const Connection& connection);
+  void say(Connection& connection, const wire::CmMessage& message, std::uint64_t transaction);
+  void say_again(const Connection& connection);
+  void say_aside(const Route& route, const wire::CmMessage& message, std::uint64_t transaction);
+  void send(const Route& route, const std::array<std::byte, wire::kMadBytes>& bytes);
+  void tell(const Connection& connection, EventKind kind, const wire::CmMessage* message);
+  Duration bounded(Duration wait) const;
+
+  Settings settings_;
+  Connections connections_;
+  Listeners listeners_;
+  Timers timers_;
+  Ring<Mad> outgoing_;
+  Ring<QueuedEvent> events_;
+  std::uint32_t transactions_ = 0;
+  Counters counters_;
+  Coverage coverage_;
 };
 
 }  // namespace verbena::cm

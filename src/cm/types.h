@@ -87,9 +87,9 @@ enum class Ending : std::uint8_t {
   kStale,     // the peer uses its queue pair for another connection: it has forgotten this one
 };
 
-// Each connection gives at most one event of a kind; kEstablished (or kReply and the caller's
-// confirm) goes before kDisconnected; of kRejected, kUnreachable and kDisconnected there is at most
-// one, and after it only kTimeWaitOver.
+// Each connection gives at most one event of a kind; kEstablished (or kReply) goes before
+// kDisconnected; of kRejected, kUnreachable and kDisconnected there is at most one, and after it
+// only kTimeWaitOver.
 struct Event {
   EventKind kind = EventKind::kRequest;
   Ending ending = Ending::kNone;
@@ -117,8 +117,8 @@ const char* name_of(Ending ending);
 // For reject().
 struct Rejection {
   wire::RejReason reason = wire::RejReason::kConsumer;
-  std::span<const std::byte> info;          // at most 72 bytes
-  std::span<const std::byte> private_data;  // at most 148 bytes
+  std::span<const std::byte> info{};          // at most 72 bytes
+  std::span<const std::byte> private_data{};  // at most 148 bytes
 };
 
 // How often and how long a SIDR_REQ is sent.
@@ -129,7 +129,7 @@ struct Patience {
 
 // Limits and habits, fixed when the engine opens.
 struct Settings {
-  SlotNumber slot;                         // in our communication ids
+  SlotNumber slot{};                       // in our communication ids
   std::uint32_t connections_max = 65'536;  // that the caller has not released, or that still talk
   std::uint32_t time_wait_max = 65'536;    // beyond these, the oldest one ends early
   std::uint32_t listeners_max = 1'024;
