@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
+#include <optional>
 
 #include "base/unique_fd.h"
 
@@ -224,19 +225,42 @@ Presence ask_existence_only(const PageRange& range) {
   return Presence::kThere;
 }
 
-bool memory_is_there(const std::byte* address, std::size_t length, bool is_written) {
+namespace {
+
+// Whole pages; none at the very end of the address space, where no program has memory.
+std::optional<PageRange> pages_of(const std::byte* address, std::size_t length, bool is_written) {
   const std::uintptr_t page = page_size();
   const auto begin = reinterpret_cast<std::uintptr_t>(address);
-  // Rounded inwards at the very end of the address space, where no program has memory.
   const std::uintptr_t last = (begin + length - 1) & ~(page - 1);
-  if (last + page < last) return false;
-  const PageRange range{.begin = begin & ~(page - 1), .end = last + page, .is_written = is_written};
+  if (last + page < last) return std::nullopt;
+  return PageRange{.begin = begin & ~(page - 1), .end = last + page, .is_written = is_written};
+}
+
+Presence ask_without_faults(const PageRange& range) {
+  const Presence seen = ask_maps(range);
+  return seen == Presence::kUnknown ? ask_existence_only(range) : seen;
+}
+
+}  // namespace
+
+bool memory_is_there(const std::byte* address, std::size_t length, bool is_written) {
+  const auto range = pages_of(address, length, is_written);
+  if (!range) return false;
   const int saved = errno;
   Presence seen = Presence::kUnknown;
-  if (range.end - range.begin <= kPopulateMax) seen = ask_by_populating(range);
-  if (seen == Presence::kNotThere && is_there_later(range)) seen = Presence::kThere;
-  if (seen == Presence::kUnknown) seen = ask_maps(range);
-  if (seen == Presence::kUnknown) seen = ask_existence_only(range);
+  if (range->end - range->begin <= kPopulateMax) seen = ask_by_populating(*range);
+  if (seen == Presence::kNotThere && is_there_later(*range)) seen = Presence::kThere;
+  if (seen == Presence::kUnknown) seen = ask_without_faults(*range);
+  errno = saved;
+  return seen != Presence::kNotThere;
+}
+
+bool fault_in(const std::byte* address, std::size_t length, bool is_written) {
+  const auto range = pages_of(address, length, is_written);
+  if (!range) return false;
+  const int saved = errno;
+  Presence seen = ask_by_populating(*range);
+  if (seen == Presence::kUnknown) seen = ask_without_faults(*range);
   errno = saved;
   return seen != Presence::kNotThere;
 }

@@ -22,6 +22,9 @@ enum class Presence : std::uint8_t { kThere, kNotThere, kUnknown };
 // anyway.
 bool memory_is_there(const std::byte* address, std::size_t length, bool is_written);
 
+// Faults the pages in, for reading or writing. False where some are not there with that right.
+bool fault_in(const std::byte* address, std::size_t length, bool is_written);
+
 // The ways to find out, for the tests: each says kUnknown where this kernel or this process cannot
 // use it.
 Presence ask_by_populating(const PageRange& range);  // faults every page in; Linux 5.14

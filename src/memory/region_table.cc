@@ -72,7 +72,8 @@ Result<std::unique_ptr<std::vector<RegionPiece>>, RegisterError> checked(
     const RegionConfig& config) {
   if (!is_valid_access(config.access)) return refuse(RegisterError::kBadAccess);
   std::optional<std::vector<RegionPiece>> pieces = pieces_of(config);
-  if (!pieces || !all_there(*pieces, writes(config.access))) {
+  const bool is_checked_later = config.access & kOnDemand;
+  if (!pieces || (!is_checked_later && !all_there(*pieces, writes(config.access)))) {
     return refuse(RegisterError::kBadRange);
   }
   return std::make_unique<std::vector<RegionPiece>>(*std::move(pieces));
@@ -153,7 +154,7 @@ void RegionTable::fill(RegionEntry& entry, const RegionConfig& config,
   entry.access = config.access;
   entry.iova = config.iova;
   entry.length = pieces->back().end;
-  const bool is_list = pieces->size() > 1;
+  const bool is_list = pieces->size() > 1 || !pieces->front().address;
   entry.address = is_list ? nullptr : pieces->front().address;
   entry.pieces = is_list ? pieces.release() : nullptr;
   if (is_list) ++lists_;
@@ -211,6 +212,20 @@ bool RegionTable::remove(MemoryKey key) {
   entry.own_key = 0;
   give_back_place(key.value & place_mask_);
   return true;
+}
+
+// Places are filled and emptied with the lock held.
+Result<std::vector<Extent>, RegionRefusal> RegionTable::look_up(MemoryKey key, PdId pd,
+                                                                std::uint64_t address,
+                                                                std::uint64_t length,
+                                                                std::uint32_t access) {
+  const std::lock_guard guard(lock_);
+  auto found = lease(key, pd, address, length, access);
+  if (!found) return refuse(found.error());
+  std::vector<Extent> extents;
+  for (Extent next = found->next(); next.length != 0; next = found->next())
+    extents.push_back(next);
+  return extents;
 }
 
 }  // namespace verbena::memory

@@ -93,7 +93,7 @@ struct alignas(64) RegionEntry {
   std::uint32_t access;
   std::uint64_t iova;
   std::uint64_t length;
-  std::byte* address;                // where the region is one piece; else
+  std::byte* address;                // where the region is one piece, not at address 0; else
   std::vector<RegionPiece>* pieces;  // in order
   std::uint32_t past_keys[kPastKeys];
 };
@@ -134,9 +134,9 @@ class RegionTable {
   RegionTable(const RegionTable&) = delete;
   RegionTable& operator=(const RegionTable&) = delete;
 
-  // Checks that every page is there with the rights asked for, then gives out a key that was not
-  // used lately: never 0 and never all ones. The range check is safe against wrap-around. Length 0
-  // is kBadRange.
+  // Checks that every page is there with the rights asked for (kOnDemand: when it is used), then
+  // gives out a key that was not used lately: never 0 and never all ones. The range check is safe
+  // against wrap-around. Length 0 is kBadRange.
   Result<MemoryKey, RegisterError> add(const RegionConfig& config);
   // New domain, rights or memory under the same key (11.2.8.5 allows it, and work requests that are
   // posted stay good). On refusal the old region stays; after the return nobody touches the old
@@ -172,6 +172,9 @@ class RegionTable {
     if (!lease_of_all) return refuse(lease_of_all.error());
     return {};
   }
+  // The memory of a range, for a thread in no access section: what it hears may be over already.
+  Result<std::vector<Extent>, RegionRefusal> look_up(MemoryKey key, PdId pd, std::uint64_t address,
+                                                     std::uint64_t length, std::uint32_t access);
   std::uint32_t count() const { return count_.load(std::memory_order_relaxed); }
 
  private:

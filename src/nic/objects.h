@@ -92,6 +92,10 @@ struct Pd {
 Result<Pd*, Error> alloc_pd(Context& context);
 Result<void, Error> dealloc_pd(Pd* pd);  // kBusy while it has dependents
 
+// The length of a region that is all of a program's memory, from address 0 on, now and later: with
+// kOnDemand.
+inline constexpr std::size_t kWholeMemory = ~std::size_t{0};
+
 struct Mr {
   Pd* pd = nullptr;
   MemoryKey key;
@@ -112,6 +116,11 @@ struct Rereg {
 };
 Result<void, Error> rereg_mr(Mr& mr, const Rereg& change);
 Result<void, Error> dereg_mr(Mr* mr);
+// Brings the pages behind ranges of regions of this domain. kReady: takes
+// what is there already. kFault: a range is in no region with this right, or its memory is not
+// there.
+enum class Prefetch : std::uint8_t { kForReading, kForWriting, kReady };
+Result<void, Error> prefetch(Pd& pd, Prefetch how, std::span<const Sge> ranges);
 
 // A completion channel: its events are completion queues.
 struct Channel {

@@ -261,10 +261,18 @@ void Sharing::leaving(memory::AdoptedId id) {
 
 // -- regions --------------------------------------------------------------------------------------
 
+namespace {
+
+// A region of all addresses stays here: peers would otherwise reach what the program never meant.
+bool is_everything(const Mr& mr) { return mr.address == nullptr && mr.length == kWholeMemory; }
+
+}  // namespace
+
 void Sharing::add(const Mr& mr) {
-  if (!policy_.is_direct()) return;
+  if (!policy_.is_direct() || is_everything(mr)) return;
+  const bool adopts = policy_.adopts && !(mr.access & memory::kOnDemand);
   // Only here may memory be adopted, so the control thread is needed now.
-  if (policy_.adopts) static_cast<void>(nic_.start_engine());
+  if (adopts) static_cast<void>(nic_.start_engine());
   Record fresh;
   fresh.region = {.pd = mr.pd->id,
                   .access = mr.access,
@@ -282,7 +290,7 @@ void Sharing::add(const Mr& mr) {
     VERBENA_ASSERT(placed.inserted);  // settle() forgot what had this key before
     Record& record = placed.position->second;
     if (!is_started_) return;
-    if (!policy_.adopts && !overlaps(mr.address, mr.length)) return show(mr.key, record);
+    if (!adopts && !overlaps(mr.address, mr.length)) return show(mr.key, record);
     record.placing = Record::Placing::kAsked;
   }
   const SignalsBlocked blocked;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What a device and its port are (ibv_query_device_ex(3), ibv_query_port(3), ibv_query_gid_ex(3),
 // ibv_query_pkey(3), ibv_query_rt_values_ex(3)). What this NIC does not have is absent here: memory
-// windows, XRC, device memory, on-demand paging, raw packets, multicast, tag matching.
+// windows, XRC, device memory, raw packets, multicast, tag matching.
 #include <endian.h>
 #include <time.h>
 
@@ -73,6 +73,18 @@ ibv_device_attr device_attributes(const nic::Device& device) {
   return answer;
 }
 
+// Pages come when they are used, whoever uses them: nothing is pinned.
+ibv_odp_caps on_demand() {
+  constexpr std::uint32_t kMessages =
+      IBV_ODP_SUPPORT_SEND | IBV_ODP_SUPPORT_RECV | IBV_ODP_SUPPORT_SRQ_RECV;
+  constexpr std::uint32_t kAll =
+      kMessages | IBV_ODP_SUPPORT_WRITE | IBV_ODP_SUPPORT_READ | IBV_ODP_SUPPORT_ATOMIC;
+  return {.general_caps = IBV_ODP_SUPPORT | IBV_ODP_SUPPORT_IMPLICIT,
+          .per_transport_caps = {.rc_odp_caps = kAll,
+                                 .uc_odp_caps = kMessages | IBV_ODP_SUPPORT_WRITE,
+                                 .ud_odp_caps = kMessages}};
+}
+
 int gid_table_length(std::size_t used) {
   const int wanted = static_cast<int>(std::bit_ceil(std::min<std::size_t>(used + 1, kGidTableMax)));
   return std::clamp(wanted, kGidTableMin, kGidTableMax);
@@ -121,6 +133,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   if (!open.is_usable()) return EIO;
   ibv_device_attr_ex answer = {};
   answer.orig_attr = device_attributes(open.nic->device());
+  answer.odp_caps = on_demand();
   answer.completion_timestamp_mask = 0;
   answer.hca_core_clock = kClockKilohertz;
   answer.device_cap_flags_ex = answer.orig_attr.device_cap_flags;

@@ -27,6 +27,7 @@ void fill_tables(verbs_context& table) {
   table.query_port = query_port;
   table.query_device_ex = query_device_ex;
   table.query_rt_values = query_real_time;
+  table.advise_mr = advise_mr;
   table.create_cq_ex = create_cq_ex;
   table.create_srq_ex = create_srq_ex;
   table.create_qp_ex = create_qp_ex;

@@ -1,12 +1,13 @@
 // SPDX-License-Identifier: MIT
-// Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3)).
+// Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3), ibv_advise_mr(3)).
+#include <optional>
+
 #include "verbs/border.h"
 #include "verbs/objects.h"
+#include "verbs/post.h"
 
 namespace verbena::verbs {
 namespace {
-
-constexpr std::uint32_t kNoOnDemand = IBV_ACCESS_ON_DEMAND;
 
 // What the program sees of the region.
 void show(Mr& mr) {
@@ -18,7 +19,6 @@ void show(Mr& mr) {
 Result<ibv_mr*, nic::Error> reg_mr(Pd& pd, void* address, std::size_t length, std::uint64_t iova,
                                    std::uint32_t access) {
   if (length == 0) return refuse(nic::Error::kInvalid);
-  if (access & kNoOnDemand) return refuse(nic::Error::kNotSupported);
   auto mr = std::make_unique<Mr>();
   // A zero-based region counts from its own first byte.
   const std::uint64_t first = access & IBV_ACCESS_ZERO_BASED ? 0 : iova;
@@ -54,7 +54,6 @@ bool makes_sense(const RegionChange& change) {
 Result<void, nic::Error> rereg_mr(Mr& mr, const RegionChange& change) {
   if (!makes_sense(change)) return refuse(nic::Error::kInvalid);
   const auto access = static_cast<std::uint32_t>(change.access);
-  if (access & kNoOnDemand) return refuse(nic::Error::kNotSupported);
   nic::Rereg wanted;
   if (change.changes(IBV_REREG_MR_CHANGE_TRANSLATION)) {
     wanted.change_translation = true;
@@ -69,7 +68,32 @@ Result<void, nic::Error> rereg_mr(Mr& mr, const RegionChange& change) {
   return {};
 }
 
+std::optional<nic::Prefetch> prefetch_from(ibv_advise_mr_advice advice) {
+  switch (advice) {
+    case IBV_ADVISE_MR_ADVICE_PREFETCH: return nic::Prefetch::kForReading;
+    case IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE: return nic::Prefetch::kForWriting;
+    case IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT: return nic::Prefetch::kReady;
+  }
+  return std::nullopt;
+}
+
 }  // namespace
+
+// Without IBV_ADVISE_MR_FLAG_FLUSH the program does not wait, and hears of nothing: then it is best
+// to do nothing, as faulting pages in would make it wait.
+VERBENA_ANY_VALUE int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, std::uint32_t flags,
+                                ibv_sge* list, std::uint32_t count) noexcept {
+  return at_border([&]() -> Result<void, nic::Error> {
+    const auto how = prefetch_from(advice);
+    if (!how || flags & ~std::uint32_t{IBV_ADVISE_MR_FLAG_FLUSH} || count == 0) {
+      return refuse(nic::Error::kInvalid);
+    }
+    const bool waits = flags & IBV_ADVISE_MR_FLAG_FLUSH;
+    return nic::prefetch(*own(pd).nic, waits ? *how : nic::Prefetch::kReady,
+                         sges_from(list, count));
+  });
+}
+
 }  // namespace verbena::verbs
 
 using namespace verbena;
