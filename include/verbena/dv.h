@@ -23,8 +23,8 @@
 // device that the child opens itself works. About memory see verbena_dv_alloc().
 //
 // EXTENSION. The structures grow only at their ends. In their `comp_mask` the caller says which of
-// the fields that came after the first version it knows (there are none yet: 0); on return it says
-// which of those were filled in. Everything else is always filled in.
+// the fields that came after the first version it knows (0: none); on return it says which of those
+// were filled in. Everything else is always filled in.
 //
 // The format of work requests in a queue will be described here in a later version, for programs
 // that let RDMA modify posted work requests.
@@ -104,11 +104,18 @@ int verbena_dv_query_mr(struct ibv_mr* mr, struct verbena_dv_mr* out);
 
 // Who executes what a queue pair of type RC or UC posts.
 enum verbena_dv_carrier {
-  VERBENA_DV_CARRIER_NONE = 0,  // not connected (yet), UD, or the peer is not on this host
+  VERBENA_DV_CARRIER_NONE = 0,  // not connected (yet), or UD
   // The peer, as a message in shared memory tells it to.
   VERBENA_DV_CARRIER_RING = 1,
   // We ourselves where the operation is one-sided and its target can be reached; else the ring.
   VERBENA_DV_CARRIER_DIRECT = 2,
+  // The peer, by RoCEv2.
+  VERBENA_DV_CARRIER_WIRE = 3,
+};
+
+// Of verbena_dv_qp::comp_mask.
+enum verbena_dv_qp_mask {
+  VERBENA_DV_QP_WIRE = 1 << 0,  // wire_packets, wire_repeated, wire_agreed
 };
 
 struct verbena_dv_qp {
@@ -120,6 +127,14 @@ struct verbena_dv_qp {
   uint64_t mapped_operations;   // in memory of the peer that we map
   uint64_t process_operations;  // by process_vm_writev and process_vm_readv
   uint64_t ring_operations;     // by the peer
+
+  // VERBENA_DV_QP_WIRE; of type RC. Requests sent since the queue pair went to RTR, in packets, and
+  // how many of these had been sent before. 1 in `wire_agreed`: the peer is Verbena, too, and both
+  // know it: only what is lost is repeated, and round trips say how fast to send.
+  uint64_t wire_packets;
+  uint64_t wire_repeated;
+  uint32_t wire_agreed;
+  uint32_t reserved_wire;
 };
 
 // NOLINTEND(readability-identifier-naming)

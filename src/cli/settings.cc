@@ -19,6 +19,10 @@ constexpr Setting kSettings[] = {
      "never: registered private memory stays private, and peers copy it by system calls; auto: "
      "small regions become memory that peers map",
      "--adopt", "WHEN", false},
+    {"VERBENA_AGREE", "auto",
+     "never: reliable connections by the wire do not ask whether the peer is Verbena; auto: they "
+     "do, in reserved bits that others ignore, and then repeat only what is lost",
+     "--agree", "WHEN", false},
     {"VERBENA_SYSFS", "(set by verbena run)",
      "Folder with the device files that programs find below /sys/class/infiniband", nullptr,
      nullptr, true},

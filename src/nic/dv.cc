@@ -6,6 +6,7 @@
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
 #include "nic/sharing.h"
+#include "nic/wire_qp.h"
 
 namespace verbena::nic {
 
@@ -37,6 +38,13 @@ Result<Service, Error> service_of(Qp& qp) {
   if (!qp.pd().context->is_usable()) return refuse(Error::kGone);
   const std::lock_guard guard(qp.pair.lock());
   Service service;
+  if (WireQp* const wire = qp.wire(); wire && qp.pair.config().type != qp::QpType::kUd) {
+    const roce::Engine::Sendings sendings = wire->engine().sendings();
+    return Service{.by = Service::By::kWire,
+                   .wire_packets = sendings.packets,
+                   .wire_repeated = sendings.repeated,
+                   .has_agreed = wire->engine().has_agreed()};
+  }
   const local::RingCarrier* const carrier = qp.ring();
   if (!carrier) return service;
   service.mapped_operations = carrier->counts().mapped;

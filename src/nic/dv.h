@@ -25,11 +25,14 @@ Result<Reach, Error> reach_of(const Mr& mr);
 
 // Who executes what a queue pair posts, and has.
 struct Service {
-  enum class By : std::uint8_t { kNobody, kRing, kOurselves };
+  enum class By : std::uint8_t { kNobody, kRing, kOurselves, kWire };
   By by = By::kNobody;
   std::uint64_t mapped_operations = 0;
   std::uint64_t process_operations = 0;
   std::uint64_t ring_operations = 0;
+  std::uint64_t wire_packets = 0;
+  std::uint64_t wire_repeated = 0;
+  bool has_agreed = false;
 };
 Result<Service, Error> service_of(Qp& qp);
 

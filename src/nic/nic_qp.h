@@ -61,6 +61,7 @@ class Qp final : qp::QpEvents {
   struct WireUse {
     bool is_local = false;  // the peer's address is one of this host's
     bool is_for_all = false;
+    bool asks = false;  // whether the peer is one of ours
   };
   void begin_on_wire(WireNic& wire, const WireUse& use);
   // RTS and changes there.

@@ -42,8 +42,10 @@ bool has_descriptors_for_adoption() {
 
 Policy Policy::from_environment() {
   constexpr std::array kAdopt{"auto", "never"};
+  constexpr std::array kAgree{"auto", "never"};
   return {.path = path_from_environment(),
-          .adopts = choice("VERBENA_ADOPT", kAdopt) == 0 && has_descriptors_for_adoption()};
+          .adopts = choice("VERBENA_ADOPT", kAdopt) == 0 && has_descriptors_for_adoption(),
+          .agrees = choice("VERBENA_AGREE", kAgree) == 0};
 }
 
 }  // namespace verbena::nic

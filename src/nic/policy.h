@@ -18,6 +18,10 @@ struct Policy {
   Path path = Path::kAuto;
   bool adopts = true;  // VERBENA_ADOPT=never: private memory stays private, as with few descriptors
 
+  // VERBENA_AGREE=never: reliable connections by the wire do not ask whether the peer is one of
+  // ours (docs/decisions/0012).
+  bool agrees = true;
+
   // Whether processes of this host may reach each other's memory themselves.
   bool is_direct() const { return path == Path::kAuto; }
 

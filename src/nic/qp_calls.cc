@@ -41,7 +41,9 @@ Way way_of(Qp& qp, const qp::QpAttributes& wanted, std::uint32_t mask) {
   Context& context = *qp.pd().context;
   const bool is_datagram = qp.pair.config().type == qp::QpType::kUd;
   way.use.is_local = !is_datagram && host::is_local_address(wanted.path.destination);
-  way.use.is_for_all = context.nic().sharing().policy().path == Path::kWire;
+  const Policy& policy = context.nic().sharing().policy();
+  way.use.is_for_all = policy.path == Path::kWire;
+  way.use.asks = policy.agrees;
   // Datagrams may come from other hosts, but not to the loopback interface.
   const bool may_come = is_datagram ? !context.device().is_loopback : !way.use.is_local;
   if (way.use.is_for_all || may_come) way.wire = qp.engine().wire_for(qp.number().slot());

@@ -34,6 +34,7 @@ void Qp::begin_on_wire(WireNic& wire, const WireUse& use) {
                      .hop_limit = attributes.path.hop_limit};
     settings.reads_in_max = attributes.reads_in_max;
     settings.receive_psn = attributes.receive_psn;
+    settings.asks_for_agreement = settings.type == qp::QpType::kRc && use.asks;
   }
   wire_ = std::make_unique<WireQp>(wire, context.nic().address_handles(),
                                    WireQp::Options{.settings = settings,

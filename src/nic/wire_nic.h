@@ -30,6 +30,7 @@
 #include "nic/wire_peers.h"
 #include "port/handover.h"
 #include "port/udp_port.h"
+#include "roce/reorder_buffer.h"
 #include "wire/malformed.h"
 
 namespace verbena::nic {
@@ -62,6 +63,7 @@ class WireNic final : port::HandOver {
   port::Port& port() { return port_; }
   TrainPool& trains() { return trains_; }
   WirePeers& peers() { return peers_; }
+  roce::ReorderBudget& reorder_budget() { return reorder_budget_; }
   // Whether the process of this host that holds the slot takes more.
   bool has_room_at(SlotNumber slot) {
     if (gauges_.want(slot)) look_again();
@@ -118,6 +120,9 @@ class WireNic final : port::HandOver {
   WireGroup group_;
   TrainPool trains_;
   WirePeers peers_;
+  // What waits behind gaps, of all queue pairs. Where it does not suffice, packets come once more.
+  static constexpr std::size_t kReorderBytes = 64 << 20;
+  roce::ReorderBudget reorder_budget_{kReorderBytes};
   WireGauges gauges_;
   Counters counters_;
 

@@ -5,7 +5,9 @@
 #include <utility>
 
 #include "nic/engine.h"
+#include "roce/agreement.h"
 #include "roce/dcqcn.h"
+#include "roce/delay_control.h"
 #include "wire/datagram.h"
 
 namespace verbena::nic {
@@ -43,6 +45,14 @@ port::Route route_of(const roce::Outgoing& packet, const roce::Path& path, bool 
           .hop_limit = path.hop_limit};
 }
 
+// Of the control by delay. Both ends are software: what lies in a socket until a thread looks at it
+// is no queue of the network, and takes a good part of 100 us.
+constexpr std::size_t kWindowStart = 64 * 1024;
+constexpr std::size_t kWaiting = 32 * 1024;
+constexpr Duration kQueueing = Duration::microseconds(150);
+// A gap may only be packets that have changed places: those come sooner.
+constexpr Duration kReorderPatience = Duration::microseconds(50);
+
 }  // namespace
 
 WireQp::WireQp(WireNic& nic, AddressHandles& handles, const Options& options)
@@ -61,7 +71,19 @@ WireQp::WireQp(WireNic& nic, AddressHandles& handles, const Options& options)
   if (peer_ && !options.is_on_this_host) {
     congestion_ = std::make_unique<roce::Dcqcn>(roce::DcqcnOptions{.burst_bytes = kBurst});
   }
-  engine_ = roce::make_engine(settings, *this, this, congestion_.get());
+  if (settings.asks_for_agreement) {
+    settings.reorder_packets = roce::kAgreedSpan;
+    settings.reorder_patience = kReorderPatience;
+    settings.reorder_budget = &nic_.reorder_budget();
+  }
+  if (settings.asks_for_agreement && congestion_) {
+    when_agreed_ = std::make_unique<roce::DelayControl>(
+        roce::DelayControlOptions{.packet_bytes = settings.path_mtu,
+                                  .window_start = kWindowStart,
+                                  .waiting = kWaiting,
+                                  .queueing = kQueueing});
+  }
+  engine_ = roce::make_engine(settings, *this, this, congestion_.get(), when_agreed_.get());
 }
 
 WireQp::~WireQp() {

@@ -70,6 +70,7 @@ class WireQp final : roce::Wire, roce::Paths {
   unsigned owed_ = 0;
   std::unique_ptr<roce::Congestion>
       congestion_;  // towards other hosts: their networks mark packets
+  std::unique_ptr<roce::Congestion> when_agreed_;  // in its place, with a peer that is ours
   std::unique_ptr<roce::Engine> engine_;
   std::unique_ptr<port::TrainBuilder> builder_;
   Instant retry_at_ = Instant::never();  // until then nothing is sent

@@ -25,6 +25,7 @@ EndOptions ours() {
 EndOptions standard() {
   EndOptions options = ours();
   options.asks_for_agreement = false;
+  options.reorder_packets = 0;
   return options;
 }
 

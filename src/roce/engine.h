@@ -60,6 +60,12 @@ class Engine : public qp::Carrier {
   virtual const EngineCounters& counters() const = 0;
   // The peer is one of ours, and both know it.
   virtual bool has_agreed() const { return false; }
+  // Of the requests of a reliable connection.
+  struct Sendings {
+    std::uint64_t packets = 0;   // in all
+    std::uint64_t repeated = 0;  // of these, sent before
+  };
+  virtual Sendings sendings() const { return {}; }
 
   // Nothing of ours ever touches the peer's memory, nor the peer ours.
   bool quiesced() override { return true; }

@@ -47,6 +47,32 @@ TEST(ReorderBuffer, KeepsCopiesAndNoMoreThanItHasRoomFor) {
   EXPECT_TRUE(buffer.is_empty());
 }
 
+TEST(ReorderBuffer, TakesItsMemoryFromABudgetThatAllShare) {
+  constexpr std::size_t kEnoughForOne = 8 * 1024 + 4096;
+  ReorderBudget budget(kEnoughForOne);
+  std::vector<std::byte> bytes(100);
+  wire::Packet packet;
+  packet.payload = bytes;
+  packet.psn = Psn(5);
+  ReorderBuffer one(8, 1024, &budget);
+  EXPECT_EQ(budget.left(), kEnoughForOne);
+  EXPECT_TRUE(one.keep(packet, 5));
+  EXPECT_LT(budget.left(), 8u * 1024);
+  {
+    ReorderBuffer other(8, 1024, &budget);
+    EXPECT_FALSE(other.keep(packet, 5));
+    one.release(Psn(5));  // nothing waits, and the budget is short
+    EXPECT_EQ(budget.left(), kEnoughForOne);
+    EXPECT_TRUE(other.keep(packet, 5));
+    EXPECT_FALSE(one.keep(packet, 5));
+  }
+  EXPECT_EQ(budget.left(), kEnoughForOne);
+  EXPECT_TRUE(one.keep(packet, 5));
+  one.clear();
+  EXPECT_EQ(budget.left(), kEnoughForOne);
+  EXPECT_FALSE(one.has(Psn(5)));
+}
+
 TEST(ReorderBuffer, TakesNothingLongerThanAPacket) {
   ReorderBuffer buffer(8, 256);
   const std::array<std::byte, 257> payload{};

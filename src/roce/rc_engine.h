@@ -22,6 +22,9 @@ class RcEngine final : public Engine {
                       qp::Responder& responder) override;
   const EngineCounters& counters() const override { return counters_; }
   bool has_agreed() const override { return agreement_.is_agreed(); }
+  Sendings sendings() const override {
+    return {requester_.counters().packets, requester_.counters().repeated};
+  }
 
   void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) override {
     requester_.issue(window, budget, now);

@@ -49,7 +49,7 @@ RcResponder::RcResponder(const Settings& settings, Wire& wire, Agreement& agreem
       answers_(settings.reads_in_max),
       atomics_(settings.reads_in_max),
       last_ahead_(expected_),
-      kept_(settings.reorder_packets, settings.path_mtu),
+      kept_(settings.reorder_packets, settings.path_mtu, settings.reorder_budget),
       highest_(expected_),
       named_upto_(expected_),
       due_upto_(expected_) {}
@@ -275,7 +275,8 @@ void RcResponder::keep(const wire::Packet& packet, const Now& now) {
   last_ahead_ = packet.psn;
   if (went_round && waits_) waits_ = false;
   const auto ahead = static_cast<std::uint32_t>(packet.psn - expected_);
-  if (!kept_.keep(packet, ahead)) {
+  const bool keeps = is_selective() || !settings_.asks_for_agreement;
+  if (!keeps || !kept_.keep(packet, ahead)) {
     if (!is_selective()) name_one_gap();
     return;
   }

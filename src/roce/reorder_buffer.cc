@@ -7,17 +7,30 @@
 
 namespace verbena::roce {
 
-ReorderBuffer::ReorderBuffer(std::uint32_t packets, std::uint32_t path_mtu)
+ReorderBuffer::ReorderBuffer(std::uint32_t packets, std::uint32_t path_mtu, ReorderBudget* budget)
     : room_(packets == 0 ? 0 : std::bit_ceil(packets)),
       mask_(std::max(1u, room_) - 1),
-      path_mtu_(path_mtu) {}
+      path_mtu_(path_mtu),
+      budget_(budget) {}
+
+bool ReorderBuffer::take_memory() {
+  if (slots_) return true;
+  if (budget_ && !budget_->take(bytes())) return false;
+  slots_ = std::make_unique<Slot[]>(room_);
+  payloads_ = std::make_unique_for_overwrite<std::byte[]>(std::size_t{room_} * path_mtu_);
+  return true;
+}
+
+void ReorderBuffer::drop_memory() {
+  if (!slots_) return;
+  slots_.reset();
+  payloads_.reset();
+  if (budget_) budget_->give_back(bytes());
+}
 
 bool ReorderBuffer::keep(const wire::Packet& packet, std::uint32_t ahead) {
   if (ahead >= room_ || packet.payload.size() > path_mtu_) return false;
-  if (!slots_) {
-    slots_ = std::make_unique<Slot[]>(room_);
-    payloads_ = std::make_unique_for_overwrite<std::byte[]>(std::size_t{room_} * path_mtu_);
-  }
+  if (!take_memory()) return false;
   Slot& slot = slots_[place_of(packet.psn)];
   if (slot.is_used && slot.packet.psn == packet.psn) return true;
   std::byte* const payload = payloads_.get() + place_of(packet.psn) * path_mtu_;
@@ -40,6 +53,7 @@ void ReorderBuffer::release(wire::Psn psn) {
   if (!slot.is_used || slot.packet.psn != psn) return;
   slot.is_used = false;
   --count_;
+  if (count_ == 0 && budget_ && budget_->is_short()) drop_memory();
 }
 
 void ReorderBuffer::clear() {
@@ -47,6 +61,7 @@ void ReorderBuffer::clear() {
     count_ -= slots_[i].is_used ? 1 : 0;
     slots_[i].is_used = false;
   }
+  if (budget_ && budget_->is_short()) drop_memory();
 }
 
 }  // namespace verbena::roce

@@ -8,6 +8,7 @@
 #include "base/types.h"
 #include "qp/operation.h"
 #include "roce/psn_set.h"
+#include "roce/reorder_buffer.h"
 #include "roce/wire.h"
 #include "wire/packet.h"
 
@@ -39,8 +40,10 @@ struct Settings {
   // behind it and wait. 0 packets: nothing waits, as hardware does.
   std::uint32_t reorder_packets = 0;  // rounded up to a power of two
   Duration reorder_patience{};
+  ReorderBudget* reorder_budget = nullptr;  // of the memory in which they wait; null: no limit
   // RC: find out in band whether the peer is one of ours, and then repeat only what is lost, and
   // control congestion by delay (agreement.h). Needs reorder_packets of kAgreedSpan or more.
+  // Nothing waits before they agree.
   bool asks_for_agreement = false;
   // Both ends agreed by other means: the same, from the beginning.
   bool selective = false;

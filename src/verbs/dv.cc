@@ -2,6 +2,9 @@
 // What libverbena.so and the preload find in us (base/contracts.h).
 #include "verbena/dv.h"
 
+#include <cstddef>
+#include <cstring>
+
 #include "base/contracts.h"
 #include "nic/dv.h"
 #include "nic/sharing.h"
@@ -38,6 +41,7 @@ verbena_dv_carrier carrier_of(nic::Service::By by) {
     case nic::Service::By::kNobody: return VERBENA_DV_CARRIER_NONE;
     case nic::Service::By::kRing: return VERBENA_DV_CARRIER_RING;
     case nic::Service::By::kOurselves: return VERBENA_DV_CARRIER_DIRECT;
+    case nic::Service::By::kWire: return VERBENA_DV_CARRIER_WIRE;
   }
   return VERBENA_DV_CARRIER_NONE;
 }
@@ -46,11 +50,19 @@ int query_qp(ibv_qp* qp, verbena_dv_qp* out) {
   return at_border([&] {
     const auto service = nic::service_of(*own(qp).nic);
     if (!service) return Result<void, nic::Error>(refuse(service.error()));
-    *out = {};
+    const std::uint64_t known = out->comp_mask & VERBENA_DV_QP_WIRE;
+    // A caller that knows no later fields has no room for them.
+    std::memset(out, 0, offsetof(verbena_dv_qp, wire_packets));
+    out->comp_mask = known;
     out->carrier = carrier_of(service->by);
     out->mapped_operations = service->mapped_operations;
     out->process_operations = service->process_operations;
     out->ring_operations = service->ring_operations;
+    if (known == 0) return Result<void, nic::Error>();
+    out->wire_packets = service->wire_packets;
+    out->wire_repeated = service->wire_repeated;
+    out->wire_agreed = service->has_agreed ? 1 : 0;
+    out->reserved_wire = 0;
     return Result<void, nic::Error>();
   });
 }

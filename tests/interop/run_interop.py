@@ -271,6 +271,18 @@ def run_all(report, bench, program):
             f", with an MTU of {mtu}")
 
 
+def check_marks(bench):
+    """We ask whether rxe is one of ours (decision 12), and it neither minds nor answers."""
+    asked = collections.Counter()
+    for (source, _), count in bench.checker.flows.marked.items():
+        asked[bench.is_ours(source)] += count
+    if not asked[True]:
+        raise library.Failure("nothing of ours was marked")
+    if asked[False]:
+        raise library.Failure(f"rxe marked {asked[False]} frames")
+    return f"{asked[True]} frames asked"
+
+
 def summary(bench):
     for who, is_ours in (("verbena", True), ("rxe", False)):
         kinds = collections.Counter()
@@ -290,6 +302,7 @@ def work(options, report, folder):
         recording = lab.Recording(wire, options.build / "interop/wire.pcap")
         bench = Bench(wire, lab.Ours(options.build, wire), machine, recording)
         run_all(report, bench, str(options.build.resolve() / "bin/test/exchange"))
+        report.case("rxe ignores what we ask", lambda: check_marks(bench))
         summary(bench)
     finally:
         missed = recording.stop() if recording else 0

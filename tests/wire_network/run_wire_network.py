@@ -265,7 +265,7 @@ def main():
     on_lo = {**variables, "VERBENA_PATH": "wire"}
     report.case("forty processes", lambda: forty_processes(on_lo, False))
     report.case("forty processes, some killed", lambda: forty_processes(on_lo, True))
-    for scene in ("exit",):
+    for scene in ("exit", "agree"):
         report.case(f"probe: {scene}", lambda s=scene: probe(options.probe, s, on_lo))
     between_hosts(report, variables)
     over_a_bad_line(report, variables)

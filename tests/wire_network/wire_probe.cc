@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "environment/node.h"
+#include "verbena/dv.h"
 
 namespace {
 
@@ -52,12 +53,64 @@ bool leave_after_the_last_message() {
   return true;
 }
 
+verbena_dv_qp service_of(ibv_qp* qp) {
+  verbena_dv_qp service = {};
+  service.comp_mask = VERBENA_DV_QP_WIRE;
+  require(verbena_dv_query_qp(qp, &service) == 0, "verbena_dv_query_qp");
+  require(service.comp_mask == VERBENA_DV_QP_WIRE, "nothing about the wire");
+  require(service.carrier == VERBENA_DV_CARRIER_WIRE, "not by the wire, but by %u",
+          service.carrier);
+  return service;
+}
+
+// Two ends agree when both may; a caller that knows nothing of later fields keeps its memory.
+bool agree() {
+  constexpr std::uint32_t kMessages = 10;
+  const auto side = [](Wire& wire, const char* mine, const char* others) {
+    setenv("VERBENA_AGREE", mine, 1);
+    Node node;
+    std::byte* const memory = map_pages(8192);
+    ibv_mr* const mr = node.reg(memory, 8192);
+    Address peer;
+    const Address own{0, mr->rkey, reinterpret_cast<std::uint64_t>(memory), {}};
+    ibv_qp* const qp = node.meet(wire, own, peer);
+    for (std::uint32_t i = 0; i < kMessages; ++i) {
+      require(post(qp, {.id = i,
+                        .memory = memory,
+                        .length = 64,
+                        .local_key = mr->lkey,
+                        .remote = peer.memory + 4096,
+                        .remote_key = peer.key}) == 0,
+              "ibv_post_send");
+      node.wait_success(i);
+    }
+    wire.meet();
+    const verbena_dv_qp service = service_of(qp);
+    const bool may = std::strcmp(mine, "auto") == 0 && std::strcmp(others, "auto") == 0;
+    require(service.wire_agreed == (may ? 1u : 0u), "agreed: %u", service.wire_agreed);
+    require(service.wire_packets >= kMessages, "%u packets",
+            static_cast<unsigned>(service.wire_packets));
+    verbena_dv_qp older;
+    std::memset(&older, 0x5a, sizeof older);
+    older.comp_mask = 0;
+    require(verbena_dv_query_qp(qp, &older) == 0 && older.comp_mask == 0, "verbena_dv_query_qp");
+    require(older.wire_packets == 0x5a5a5a5a5a5a5a5a, "a later field was written");
+    wire.meet();
+  };
+  const auto run = [&](const char* one, const char* other) {
+    return run_two([&](Wire& wire) { side(wire, one, other); },
+                   [&](Wire& wire) { side(wire, other, one); });
+  };
+  return run("auto", "auto") && run("auto", "never") && run("never", "never");
+}
+
 struct Scene {
   const char* name;
   bool (*run)();
 };
 constexpr Scene kScenes[] = {
     {"exit", leave_after_the_last_message},
+    {"agree", agree},
 };
 
 }  // namespace
