@@ -57,6 +57,7 @@ std::optional<std::vector<RegionPiece>> pieces_of(const RegionConfig& config) {
       pieces.push_back({.address = extent.address, .begin = begin, .end = total});
     }
   }
+  if (pieces.empty() && config.may_be_empty) return std::vector<RegionPiece>(1);
   // The last byte must have an address of its own.
   if (total == 0 || config.iova + (total - 1) < config.iova) return std::nullopt;
   return pieces;
@@ -64,7 +65,8 @@ std::optional<std::vector<RegionPiece>> pieces_of(const RegionConfig& config) {
 
 bool all_there(const std::vector<RegionPiece>& pieces, bool is_written) {
   return std::all_of(pieces.begin(), pieces.end(), [&](const RegionPiece& piece) {
-    return memory_is_there(piece.address, piece.end - piece.begin, is_written);
+    return piece.begin == piece.end ||
+           memory_is_there(piece.address, piece.end - piece.begin, is_written);
   });
 }
 

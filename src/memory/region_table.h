@@ -73,6 +73,7 @@ struct RegionConfig {
   std::uint64_t iova = 0;       // the address by which work requests name the region's first byte
   std::uint32_t access = 0;     // AccessFlag
   std::vector<Extent> extents;  // in order; together they are the region
+  bool may_be_empty = false;    // then its key is good for nothing but zero bytes
 };
 
 // A piece of a region: its memory, and which bytes of the region it holds.

@@ -23,7 +23,8 @@ struct Limits {
   std::uint32_t domains = 32'768;
   std::uint32_t shared_receive_queues = 16'384;
   std::uint32_t address_handles = 65'536;
-  std::uint32_t reads_in_flight = 128;  // of one queue pair, in each direction
+  std::uint32_t device_memory_bytes = 64u << 20;  // in all
+  std::uint32_t reads_in_flight = 128;            // of one queue pair, in each direction
   std::uint64_t message_bytes = 1u << 30;
 };
 

@@ -77,6 +77,7 @@ class Nic {
     std::atomic<std::uint32_t> completion_queues{0};
     std::atomic<std::uint32_t> shared_receive_queues{0};
     std::atomic<std::uint32_t> queue_pairs{0};
+    std::atomic<std::uint32_t> device_memory{0};  // bytes
   };
   Counts& counts() { return counts_; }
 

@@ -37,7 +37,8 @@ memory::RegionConfig region_of(const Mr& mr) {
   return {.pd = mr.pd->id,
           .iova = mr.iova,
           .access = mr.access & ~kOptionalAccess,
-          .extents = {{mr.address, mr.length}}};
+          .extents = {{mr.address, mr.length}},
+          .may_be_empty = mr.dm != nullptr};
 }
 
 }  // namespace
@@ -107,13 +108,39 @@ Result<Pd*, Error> alloc_pd(Context& context) {
   return pd;
 }
 
+Result<Pd*, Error> alloc_parent_domain(Pd& pd) {
+  auto domain = alloc_pd(*pd.context);
+  if (!domain) return domain;
+  (*domain)->id = pd.id;
+  (*domain)->parent = &pd;
+  pd.dependents.fetch_add(1);
+  return domain;
+}
+
 Result<void, Error> dealloc_pd(Pd* pd) {
   if (pd->dependents.load() != 0) return refuse(Error::kBusy);
   if (pd->context->is_usable()) pd->context->nic().counts().domains.fetch_sub(1);
+  if (pd->parent) pd->parent->dependents.fetch_sub(1);
   pd->context->count_objects(-1);
   delete pd;
   return {};
 }
+
+namespace {
+
+// Gives it a key, and takes it into use.
+Result<Mr*, Error> enter(std::unique_ptr<Mr> mr) {
+  Nic& nic = mr->pd->context->nic();
+  const auto key = nic.regions().add(region_of(*mr));
+  if (!key) return refuse(error_of(key.error()));
+  mr->key = *key;
+  mr->pd->dependents.fetch_add(1);
+  if (mr->dm) mr->dm->dependents.fetch_add(1);
+  nic.sharing().add(*mr);
+  return mr.release();
+}
+
+}  // namespace
 
 Result<Mr*, Error> reg_mr(Pd& pd, void* address, std::size_t length, std::uint64_t iova,
                           std::uint32_t access) {
@@ -124,17 +151,27 @@ Result<Mr*, Error> reg_mr(Pd& pd, void* address, std::size_t length, std::uint64
   mr->address = static_cast<std::byte*>(address);
   mr->length = length;
   mr->access = access;
-  auto key = pd.context->nic().regions().add(region_of(*mr));
-  if (!key) return refuse(error_of(key.error()));
-  mr->key = *key;
-  pd.dependents.fetch_add(1);
-  pd.context->nic().sharing().add(*mr);
-  return mr.release();
+  return enter(std::move(mr));
+}
+
+Result<Mr*, Error> reg_dm_mr(Pd& pd, Dm& dm, std::uint64_t offset, std::size_t length,
+                             std::uint32_t access) {
+  const bool is_inside = offset <= dm.length && length <= dm.length - offset;
+  if (!pd.context->is_usable()) return refuse(Error::kGone);
+  if (pd.context != dm.context || !is_inside) return refuse(Error::kInvalid);
+  auto mr = std::make_unique<Mr>();
+  mr->pd = &pd;
+  mr->dm = &dm;
+  mr->address = dm.memory + offset;
+  mr->length = length;
+  mr->access = access;
+  return enter(std::move(mr));
 }
 
 Result<void, Error> rereg_mr(Mr& mr, const Rereg& change) {
   Context& context = *mr.pd->context;
   if (!context.is_usable()) return refuse(Error::kGone);
+  if (mr.dm && change.change_translation) return refuse(Error::kInvalid);
   Mr wanted = mr;
   if (change.change_translation) {
     wanted.address = static_cast<std::byte*>(change.address);
@@ -168,6 +205,7 @@ Result<void, Error> dereg_mr(Mr* mr) {
     sharing.settle(*mr);
   }
   mr->pd->dependents.fetch_sub(1);
+  if (mr->dm) mr->dm->dependents.fetch_sub(1);
   delete mr;
   return {};
 }

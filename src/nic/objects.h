@@ -87,17 +87,38 @@ Result<AsyncEvent, Error> next_async_event(Context& context);
 struct Pd {
   Context* context = nullptr;
   PdId id;
+  Pd* parent = nullptr;  // of a parent domain: whose protection it gives
   std::atomic<std::uint32_t> dependents{0};
 };
 Result<Pd*, Error> alloc_pd(Context& context);
+// Another handle on a domain, with dependents of its own.
+Result<Pd*, Error> alloc_parent_domain(Pd& pd);
 Result<void, Error> dealloc_pd(Pd* pd);  // kBusy while it has dependents
 
 // The length of a region that is all of a program's memory, from address 0 on, now and later: with
 // kOnDemand.
 inline constexpr std::size_t kWholeMemory = ~std::size_t{0};
 
+// Memory of the device. It is the host's, but peers of this host map it from the start, whatever is
+// licensed for memory of the program.
+struct Dm {
+  Context* context = nullptr;
+  std::byte* memory = nullptr;
+  std::uint32_t length = 0;
+  std::uint32_t size = 0;  // in whole pages
+  bool is_shared = false;
+  std::atomic<std::uint32_t> dependents{0};
+};
+// kNoRoom: more than Limits::device_memory_bytes in all. Zeros.
+Result<Dm*, Error> alloc_dm(Context& context, std::size_t length);
+Result<void, Error> free_dm(Dm* dm);  // kBusy while it has regions
+// Between host memory and [offset, offset + length) of the device's; both multiples of 4.
+Result<void, Error> copy_to_dm(Dm& dm, std::uint64_t offset, const void* from, std::size_t length);
+Result<void, Error> copy_from_dm(Dm& dm, std::uint64_t offset, void* to, std::size_t length);
+
 struct Mr {
   Pd* pd = nullptr;
+  Dm* dm = nullptr;  // that it lies in
   MemoryKey key;
   std::uint64_t iova = 0;
   std::byte* address = nullptr;
@@ -107,6 +128,9 @@ struct Mr {
 // `access` as in verbs; bits 20-29 are optional and ignored when not known.
 Result<Mr*, Error> reg_mr(Pd& pd, void* address, std::size_t length, std::uint64_t iova,
                           std::uint32_t access);
+// Counts from 0, as its memory has no address for the program.
+Result<Mr*, Error> reg_dm_mr(Pd& pd, Dm& dm, std::uint64_t offset, std::size_t length,
+                             std::uint32_t access);
 struct Rereg {
   bool change_translation = false;
   void* address = nullptr;

@@ -264,12 +264,15 @@ void Sharing::leaving(memory::AdoptedId id) {
 namespace {
 
 // A region of all addresses stays here: peers would otherwise reach what the program never meant.
-bool is_everything(const Mr& mr) { return mr.address == nullptr && mr.length == kWholeMemory; }
+bool is_for_peers(const Mr& mr) {
+  const bool is_everything = mr.address == nullptr && mr.length == kWholeMemory;
+  return mr.length != 0 && !is_everything;
+}
 
 }  // namespace
 
 void Sharing::add(const Mr& mr) {
-  if (!policy_.is_direct() || is_everything(mr)) return;
+  if (!policy_.is_direct() || !is_for_peers(mr)) return;
   const bool adopts = policy_.adopts && !(mr.access & memory::kOnDemand);
   // Only here may memory be adopted, so the control thread is needed now.
   if (adopts) static_cast<void>(nic_.start_engine());

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What a device and its port are (ibv_query_device_ex(3), ibv_query_port(3), ibv_query_gid_ex(3),
 // ibv_query_pkey(3), ibv_query_rt_values_ex(3)). What this NIC does not have is absent here: memory
-// windows, XRC, device memory, raw packets, multicast, tag matching.
+// windows, XRC, raw packets, multicast, tag matching.
 #include <endian.h>
 #include <time.h>
 
@@ -134,6 +134,7 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   ibv_device_attr_ex answer = {};
   answer.orig_attr = device_attributes(open.nic->device());
   answer.odp_caps = on_demand();
+  answer.max_dm_size = open.nic->device().limits.device_memory_bytes;
   answer.completion_timestamp_mask = 0;
   answer.hca_core_clock = kClockKilohertz;
   answer.device_cap_flags_ex = answer.orig_attr.device_cap_flags;

@@ -48,12 +48,18 @@ Result<ibv_cq_ex*, nic::Error> create_extended(Context& context, const ibv_cq_in
   if (from.wc_flags & ~kReadable) return refuse(nic::Error::kNotSupported);
   const std::uint32_t flags = from.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? from.flags : 0;
   if (flags & ~kFlags) return refuse(nic::Error::kNotSupported);
-  // Only parent domains may stand there, and we have none.
-  if (from.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) return refuse(nic::Error::kNotSupported);
+  nic::Pd* domain = nullptr;
+  if (from.comp_mask & IBV_CQ_INIT_ATTR_MASK_PD) {
+    if (!from.parent_domain) return refuse(nic::Error::kInvalid);
+    domain = own(from.parent_domain).nic;
+    if (!domain->parent) return refuse(nic::Error::kInvalid);
+  }
 
   const auto made = create(context, {from.cqe, from.channel, from.cq_context, from.comp_vector});
   if (!made) return refuse(made.error());
   (*made)->is_single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+  (*made)->parent_domain = domain;
+  if (domain) domain->dependents.fetch_add(1);
   set_readers((*made)->face);
   return &(*made)->face;
 }
@@ -82,6 +88,7 @@ void dispose(Cq* cq, bool is_inherited) {
   Context* const context = &own(cq->face.context);
   // In a child the locks may be held by threads that it does not have.
   if (!is_inherited) release_cq(*cq->plain());
+  if (cq->parent_domain) cq->parent_domain->dependents.fetch_sub(1);
   delete cq;
   release(context);
 }

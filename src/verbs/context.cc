@@ -27,7 +27,13 @@ void fill_tables(verbs_context& table) {
   table.query_port = query_port;
   table.query_device_ex = query_device_ex;
   table.query_rt_values = query_real_time;
+  table.alloc_td = alloc_td;
+  table.dealloc_td = dealloc_td;
+  table.alloc_parent_domain = alloc_parent_domain;
   table.advise_mr = advise_mr;
+  table.alloc_dm = alloc_dm;
+  table.free_dm = free_dm;
+  table.reg_dm_mr = reg_dm_mr;
   table.create_cq_ex = create_cq_ex;
   table.create_srq_ex = create_srq_ex;
   table.create_qp_ex = create_qp_ex;

@@ -43,14 +43,26 @@ struct Context {
   std::uint32_t new_handle() { return handles.fetch_add(1, std::memory_order_relaxed); }
 };
 
+// Says that its user does without locks. Ours cost little, and keep a program right that errs.
+struct Td {
+  ibv_td face;
+  std::atomic<std::uint32_t> dependents{0};
+};
+
 struct Pd {
   ibv_pd face;
   nic::Pd* nic = nullptr;
+  Td* thread_domain = nullptr;  // of a parent domain
 };
 
 struct Mr {
   ibv_mr face;
   nic::Mr* nic = nullptr;
+};
+
+struct Dm {
+  ibv_dm face;
+  nic::Dm* nic = nullptr;
 };
 
 struct Ah {
@@ -71,6 +83,7 @@ struct Cq {
   bool is_single_threaded = false;
   Mutex polling;
   queues::Completion current;
+  nic::Pd* parent_domain = nullptr;  // that it was made on
 
   ibv_cq* plain() { return reinterpret_cast<ibv_cq*>(&face); }
 };
@@ -95,7 +108,9 @@ inline Context& own(ibv_context* context) {
   return *reinterpret_cast<Context*>(inner - offsetof(verbs_context, context));
 }
 inline Pd& own(ibv_pd* pd) { return *reinterpret_cast<Pd*>(pd); }
+inline Td& own(ibv_td* td) { return *reinterpret_cast<Td*>(td); }
 inline Mr& own(ibv_mr* mr) { return *reinterpret_cast<Mr*>(mr); }
+inline Dm& own(ibv_dm* dm) { return *reinterpret_cast<Dm*>(dm); }
 inline Ah& own(ibv_ah* ah) { return *reinterpret_cast<Ah*>(ah); }
 inline Channel& own(ibv_comp_channel* channel) { return *reinterpret_cast<Channel*>(channel); }
 inline Cq& own(ibv_cq* cq) { return *reinterpret_cast<Cq*>(cq); }
@@ -144,11 +159,18 @@ int poll_cq(ibv_cq* cq, int room, ibv_wc* to) noexcept;
 int request_notification(ibv_cq* cq, int solicited_only) noexcept;
 
 // For verbs_context.
+ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* wanted) noexcept;
+int dealloc_td(ibv_td* td) noexcept;
+ibv_pd* alloc_parent_domain(ibv_context* context, ibv_parent_domain_init_attr* wanted) noexcept;
 int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input,
                     ibv_device_attr_ex* attributes, std::size_t size) noexcept;
 int query_port(ibv_context* context, std::uint8_t port, ibv_port_attr* attributes,
                std::size_t size) noexcept;
 int query_real_time(ibv_context* context, ibv_values_ex* values) noexcept;
+ibv_dm* alloc_dm(ibv_context* context, ibv_alloc_dm_attr* wanted) noexcept;
+int free_dm(ibv_dm* dm) noexcept;
+ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, std::uint64_t offset, std::size_t length,
+                  unsigned access) noexcept;
 int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, std::uint32_t flags, ibv_sge* list,
               std::uint32_t count) noexcept;
 ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* wanted) noexcept;

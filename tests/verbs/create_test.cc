@@ -332,9 +332,6 @@ TEST_F(Create, WhatIsMissingIsRefused) {
   ibv_xrcd_init_attr domain = {};
   EXPECT_EQ(nullptr, ibv_open_xrcd(context.get(), &domain));
   EXPECT_EQ(EOPNOTSUPP, errno);
-  ibv_alloc_dm_attr device_memory = {};
-  EXPECT_EQ(nullptr, ibv_alloc_dm(context.get(), &device_memory));
-  EXPECT_EQ(EOPNOTSUPP, errno);
   const Own<ibv_qp> qp = make_qp(IBV_QPT_UD);
   EXPECT_EQ(EOPNOTSUPP, ibv_attach_mcast(qp.get(), nullptr, 0));
 }
