@@ -118,10 +118,10 @@ Result<void, Refusal> Engine::accept(CommId id, const wire::Rep& rep, Instant no
   return {};
 }
 
-Result<void, Refusal> Engine::established(CommId id, Instant /*now*/) {
+Result<void, Refusal> Engine::established(CommId id, Instant now) {
   const auto found = allowed(id, Input::kTraffic);
   if (!found) return refuse(found.error());
-  establish(**found, nullptr);
+  establish(**found, nullptr, now);
   return {};
 }
 
@@ -187,7 +187,7 @@ void Engine::release(CommId id, Instant now) {
     timers_.cancel(c);
     connections_.free(c);
   } else {
-    VERBENA_ASSERT(action == Action::kLetGo);
+    VERBENA_ASSERT(action == Action::kLetGo || action == Action::kWindDown);
   }
 }
 

@@ -70,7 +70,7 @@ class Engine {
   Result<void, Refusal> answer(CommId id, const wire::SidrRep& reply, Instant now);
 
   // --- Both ---
-  // After kRequest or kReply, and after accept() while nothing has come.
+  // After kRequest or kReply.
   Result<void, Refusal> reject(CommId id, const Rejection& rejection, Instant now);
   // After kRequest or kReply: tells the peer now that an answer takes `service_timeout` (MRA). When
   // the peer asks again it is told anyway.
@@ -147,7 +147,7 @@ class Engine {
   void take_disconnect(Connection& connection, const Arrival& arrival);
   void end_connection(Connection& connection, Ending ending, const wire::CmMessage* message,
                       Instant now);
-  void establish(Connection& connection, const wire::CmMessage* message);
+  void establish(Connection& connection, const wire::CmMessage* message, Instant now);
   void wait_longer(Connection& connection, const wire::Mra& mra, Instant now);
   void deny(const Connection* connection, const Arrival& arrival);
   void answer_disconnect(Connection* connection, const Arrival& arrival);

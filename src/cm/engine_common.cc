@@ -14,6 +14,12 @@ using wire::RejReason;
 constexpr Duration kShortestWait = Duration::milliseconds(1);
 constexpr std::uint8_t kExtensionsMax = 16;
 
+// Which message a REJ is about.
+wire::RejOf message_of(const Connection& c) {
+  if (c.role == Role::kActive) return wire::RejOf::kRep;
+  return c.state == State::kRequestReceived ? wire::RejOf::kReq : wire::RejOf::kOther;
+}
+
 }  // namespace
 
 Duration Engine::bounded(Duration wait) const {
@@ -66,12 +72,9 @@ void Engine::send_disconnect(Connection& c, std::span<const std::byte> private_d
 void Engine::send_rejection(Connection& c, const Rejection& rejection, Instant now) {
   wire::Rej rej{.local_comm_id = c.id.value,
                 .remote_comm_id = c.remote_id,
-                .message = c.role == Role::kActive ? wire::RejOf::kRep : wire::RejOf::kReq,
+                .message = message_of(c),
                 .info_length = static_cast<std::uint8_t>(rejection.info.size()),
                 .reason = rejection.reason};
-  if (c.state == State::kReplySent || c.state == State::kReadyWait) {
-    rej.message = wire::RejOf::kOther;
-  }
   std::ranges::copy(rejection.info, rej.info.begin());
   std::ranges::copy(rejection.private_data, rej.private_data.begin());
   say(c, rej, c.transaction);

@@ -43,8 +43,10 @@ void Engine::act(Action action, Connection* c, const Arrival& arrival) {
     case kTakeRejection: return take_rejection(*c, arrival);
     case kWaitLonger: return wait_longer(*c, std::get<wire::Mra>(arrival.mad.message), arrival.now);
     case kAskForTime: return say_wait(*c, settings_.service_timeout);
-    case kEstablish: return establish(*c, &arrival.mad.message);
-    case kTakeLateDisconnect: establish(*c, nullptr); return take_disconnect(*c, arrival);
+    case kEstablish: return establish(*c, &arrival.mad.message, arrival.now);
+    case kTakeLateDisconnect:
+      tell(*c, EventKind::kEstablished, nullptr);
+      return take_disconnect(*c, arrival);
     case kTakeDisconnect: return take_disconnect(*c, arrival);
     case kTakeDisconnectAnswer:
       return end_connection(*c, Ending::kAnswered, &arrival.mad.message, arrival.now);
@@ -66,6 +68,7 @@ void Engine::act(Action action, Connection* c, const Arrival& arrival) {
     case kDropEstablished:
     case kWithdraw:
     case kTurnDown:
+    case kWindDown:
     case kStartDisconnect:
     case kLetGo:
     case kForget: VERBENA_ASSERT(!"an action of no message");
@@ -96,9 +99,11 @@ void Engine::take_resolution(Connection& c, const Arrival& arrival) {
   close(c);
 }
 
+// A requester may ask once more before it knows of its own REJ.
 void Engine::take_rejection(Connection& c, const Arrival& arrival) {
   tell(c, EventKind::kRejected, &arrival.mad.message);
-  enter_time_wait(c, c.time_wait, arrival.now);
+  const Duration again = c.role == Role::kPassive ? c.peer_wait : Duration();
+  enter_time_wait(c, c.time_wait + again, arrival.now);
 }
 
 // Answered at once: the consumer has nothing to add.
@@ -118,9 +123,10 @@ void Engine::end_connection(Connection& c, Ending ending, const wire::CmMessage*
   enter_time_wait(c, c.time_wait, now);
 }
 
-void Engine::establish(Connection& c, const wire::CmMessage* message) {
+void Engine::establish(Connection& c, const wire::CmMessage* message, Instant now) {
   timers_.cancel(c);
   c.state = State::kEstablished;
+  if (c.is_released) return send_disconnect(c, {}, now);
   tell(c, EventKind::kEstablished, message);
 }
 

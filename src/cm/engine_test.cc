@@ -112,7 +112,7 @@ TEST(CmEngine, AReplyMayBeRejected) {
   Pair pair;
   pair.a.habits.on_reply = Does::kReject;
   pair.a.connect(pair.b);
-  pair.run(Duration::seconds(1));
+  pair.run(Duration::seconds(2));
   EXPECT_EQ(pair.sent(), "REQ REP REJ");
   EXPECT_EQ(pair.b.story().events,
             kinds({EventKind::kRequest, EventKind::kRejected, EventKind::kTimeWaitOver}));

@@ -54,8 +54,7 @@ constexpr Rule kRules[] = {
     {S::kReplySent, I::kTimer, kRetry},
     {S::kReplySent, I::kStale, kDropHalfOpen},
     {S::kReplySent, I::kTraffic, kAllow},
-    {S::kReplySent, I::kReject, kAllow},
-    {S::kReplySent, I::kRelease, kTurnDown},
+    {S::kReplySent, I::kRelease, kWindDown},
 
     {S::kReadyWait, I::kReq, kRepeat},
     {S::kReadyWait, I::kMra, kWaitLonger},
@@ -65,8 +64,7 @@ constexpr Rule kRules[] = {
     {S::kReadyWait, I::kTimer, kRetry},
     {S::kReadyWait, I::kStale, kDropHalfOpen},
     {S::kReadyWait, I::kTraffic, kAllow},
-    {S::kReadyWait, I::kReject, kAllow},
-    {S::kReadyWait, I::kRelease, kTurnDown},
+    {S::kReadyWait, I::kRelease, kWindDown},
 
     {S::kEstablished, I::kRej, kTakeUnknown},
     {S::kEstablished, I::kRep, kRepeat},  // the RTU
@@ -185,6 +183,7 @@ const char* name_of(Action action) {
     case kDropEstablished: return "drop established";
     case kWithdraw: return "withdraw";
     case kTurnDown: return "turn down";
+    case kWindDown: return "wind down";
     case kStartDisconnect: return "start disconnect";
     case kLetGo: return "let go";
     case kForget: return "forget";

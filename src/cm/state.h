@@ -98,6 +98,7 @@ enum class Action : std::uint8_t {
   // Release.
   kWithdraw,         // REJ for want of time: the peer may not know our id yet
   kTurnDown,         // REJ, or SIDR_REP that rejects
+  kWindDown,         // the peer may be established already: DREQ when it says so
   kStartDisconnect,  // DREQ
   kLetGo,            // it ends by itself
   kForget,           // at once

@@ -101,7 +101,6 @@ inline std::string text_of(const Story& story) {
   std::string text;
   for (const EventKind kind : story.events)
     text += std::string(text.empty() ? "" : ", ") + name_of(kind);
-  if (story.ending != Ending::kNone) text += std::string(" (") + name_of(story.ending) + ")";
   return text;
 }
 
