@@ -21,6 +21,7 @@ struct Connection {
   State state = State::kNone;
   Role role = Role::kActive;
   bool is_released = false;
+  bool is_waiting = false;  // is one of those in time wait
   bool is_in_backlog = false;
   bool knows_remote = false;
   bool is_by_remote = false;  // found by the peer's id

@@ -65,6 +65,7 @@ Connection* Connections::make() {
 }
 
 void Connections::free(Connection& connection) {
+  VERBENA_ASSERT(connection.state == State::kClosed && !connection.is_waiting);
   VERBENA_ASSERT(connection.heap_place == Connection::kNowhere);
   unlist_by_remote(connection);
   unlist_by_qp(connection);
@@ -124,6 +125,8 @@ Connection* Connections::too_many() {
 }
 
 void Connections::enter_time_wait(Connection& c) {
+  VERBENA_ASSERT(c.state == State::kTimeWait && !c.is_waiting);
+  c.is_waiting = true;
   c.older = newest_;
   c.newer = Connection::kNowhere;
   (newest_ == Connection::kNowhere ? oldest_ : at(newest_).newer) = c.number;
@@ -132,6 +135,8 @@ void Connections::enter_time_wait(Connection& c) {
 }
 
 void Connections::leave_time_wait(Connection& c) {
+  VERBENA_ASSERT(c.is_waiting);
+  c.is_waiting = false;
   (c.older == Connection::kNowhere ? oldest_ : at(c.older).newer) = c.newer;
   (c.newer == Connection::kNowhere ? newest_ : at(c.newer).older) = c.older;
   --time_waits_;

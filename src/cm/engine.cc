@@ -178,14 +178,12 @@ void Engine::release(CommId id, Instant now) {
   const Action action = decide(c.state, Input::kRelease);
   if (action == Action::kWithdraw) {
     send_withdrawal(c, now);
-    enter_time_wait(c, c.time_wait + c.peer_wait, now);
   } else if (action == Action::kTurnDown) {
     turn_down(c, now);
   } else if (action == Action::kStartDisconnect) {
     send_disconnect(c, {}, now);
   } else if (action == Action::kForget) {
-    timers_.cancel(c);
-    connections_.free(c);
+    close(c);
   } else {
     VERBENA_ASSERT(action == Action::kLetGo || action == Action::kWindDown);
   }

@@ -144,6 +144,7 @@ class Side {
  public:
   Gid gid;
   Habits habits;
+  std::function<Habits()> moods;  // new ones for each event
   std::map<CommId, Story> stories;
   std::vector<Event> heard;
 
@@ -178,6 +179,7 @@ class World {
     const auto attribute = wire::attribute_of(wire::parse_cm(mad.bytes)->message);
     const Sent sent{from, static_cast<unsigned>(log.size()), attribute, clock.now};
     log.push_back(sent);
+    if (watch) watch(mad);
     for (const Duration delay : fate ? fate(sent) : std::vector{kWay})
       clock.after(delay, [this, mad] { arrive(mad); });
   }
@@ -220,6 +222,7 @@ class World {
 
   Clock clock;
   Fate fate;
+  std::function<void(const Mad&)> watch;
   std::vector<Sent> log;
 
  private:
@@ -312,6 +315,7 @@ inline void Side::hear(const Event& event) {
 }
 
 inline void Side::answer(const Event& event) {
+  if (moods) habits = moods();
   const auto later = [&](Duration time, void (Side::*what)(CommId)) {
     if (time == Duration()) return (this->*what)(event.id);
     world_.clock.after(time, [this, what, id = event.id] {
