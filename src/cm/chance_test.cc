@@ -8,7 +8,7 @@
 namespace verbena::cm {
 namespace {
 
-constexpr std::uint64_t kRuns = 100;
+constexpr std::uint64_t kRuns = 500;
 
 TEST(CmChance, BothEndsAlwaysAgree) {
   const std::uint64_t first = test_seed();

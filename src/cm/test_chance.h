@@ -34,18 +34,20 @@ class Chance {
     finish();
   }
 
-  // Messages of the right form and ids at any time: nothing is believed to agree then, but no
-  // program hears anything twice, and nothing is left.
+  // Messages of the right form and ids at any time, and commands, too: nothing need agree then, but
+  // no program hears anything twice, and nothing is left.
   void live_among_forgers() {
     World& world = *world_;
     std::vector<Mad> seen;
     world.watch = [&](const Mad& mad) {
       if (seen.size() < 500) seen.push_back(mad);
+      if (random_.one_in(20)) world_->clock.after({}, [this, mad] { answer_early(mad); });
     };
     plan();
     for (int i = 0; i < 2'000; ++i) {
       const auto when = Duration::milliseconds(static_cast<std::int64_t>(random_.below(30'000)));
       world.clock.after(when, [this, &seen] { forge(seen); });
+      world.clock.after(when, [this] { blunder(); });
     }
     world.run(Duration::seconds(4'000));
     world.watch = nullptr;
@@ -147,6 +149,53 @@ class Chance {
     }
     if (random_.one_in(8)) mad.route.local = any_side().gid;
     world_->arrive(mad);
+  }
+
+  // A DREQ for who has only just asked, an MRA for who has not answered yet; and the passive side's
+  // queue pair asks for another connection, while its reply is thought about.
+  void answer_early(const Mad& mad) {
+    const auto parsed = wire::parse_cm(mad.bytes);
+    const Route back{.local = mad.route.remote, .remote = mad.route.local};
+    if (const auto* const req = std::get_if<wire::Req>(&parsed->message)) {
+      world_->arrive(forged(back, wire::Dreq{.local_comm_id = 1,
+                                             .remote_comm_id = req->local_comm_id,
+                                             .remote_qp = req->local_qp}));
+    } else if (const auto* const mra = std::get_if<wire::Mra>(&parsed->message)) {
+      world_->arrive(forged(back, wire::Mra{.local_comm_id = mra->remote_comm_id,
+                                            .remote_comm_id = mra->local_comm_id,
+                                            .message = wire::MraOf::kRep}));
+    } else if (const auto* const rep = std::get_if<wire::Rep>(&parsed->message)) {
+      const Route& route = mad.route;
+      wire::Req again = request_for(route.local, route.remote, rep->local_qp);
+      again.local_comm_id = 3;
+      world_->clock.after(Duration::milliseconds(1),
+                          [this, late = forged(route, again)] { world_->arrive(late); });
+    }
+  }
+  static Mad forged(const Route& route, const wire::CmMessage& message) {
+    return {route, wire::encode_cm({.transaction_id = 1, .message = message})};
+  }
+
+  // A command that need not fit.
+  void blunder() {
+    Side& side = any_side();
+    if (side.stories.empty()) return;
+    auto story = side.stories.begin();
+    std::advance(story, static_cast<std::ptrdiff_t>(random_.below(side.stories.size())));
+    const CommId id = story->first;
+    const Instant now = world_->clock.now;
+    Engine& engine = side.engine;
+    switch (random_.below(7)) {
+      case 0: story->second.is_confirmed |= engine.confirm(id, {}, now).has_value(); break;
+      case 1: static_cast<void>(engine.accept(id, {.local_qp = world_->new_qp()}, now)); break;
+      case 2: static_cast<void>(engine.established(id, now)); break;
+      case 3: static_cast<void>(engine.answer(id, {}, now)); break;
+      case 4: static_cast<void>(engine.disconnect(id, {}, now)); break;
+      case 5: static_cast<void>(engine.ask_for_time(id, 18, now)); break;
+      default:
+        if (engine.reject(id, {}, now)) return side.release(id);
+    }
+    side.pump();
   }
 
   void finish() {

@@ -79,9 +79,9 @@ struct Habits {
 
 // What one connection has told its program.
 struct Story {
-  std::vector<EventKind> events;
+  std::vector<EventKind> events{};
   Ending ending = Ending::kNone;
-  QpNum active_qp;  // which names the connection on both sides
+  QpNum active_qp{};  // which names the connection on both sides
   bool is_confirmed = false;
   bool is_released = false;
   wire::RejReason reason{};
@@ -262,7 +262,7 @@ inline void Side::pump() {
 inline CommId Side::connect(Side& to, wire::Req req) {
   const auto id = engine.connect({.local = gid, .remote = to.gid}, req, 7, world_.clock.now);
   EXPECT_TRUE(id);
-  stories[*id].active_qp = req.local_qp;
+  stories[*id] = {.active_qp = req.local_qp};
   pump();
   return *id;
 }
@@ -273,7 +273,7 @@ inline CommId Side::resolve(Side& to, std::uint64_t service) {
   const auto id = engine.resolve({.local = gid, .remote = to.gid}, {.service_id = service},
                                  {.response_timeout = 18}, 7, world_.clock.now);
   EXPECT_TRUE(id);
-  stories[*id].active_qp = world_.new_qp();
+  stories[*id] = {.active_qp = world_.new_qp()};
   pump();
   return *id;
 }
@@ -291,6 +291,8 @@ inline void Side::release(CommId id) {
 inline void Side::hear(const Event& event) {
   heard.push_back(event);
   Story& story = stories[event.id];
+  const bool is_new = event.kind == EventKind::kRequest || event.kind == EventKind::kResolveRequest;
+  if (is_new && story.is_released) story = {};  // by chance the id of one that is gone
   EXPECT_FALSE(story.is_released) << "an event after release: " << name_of(event.kind);
   EXPECT_FALSE(story.had(event.kind)) << "again: " << name_of(event.kind);
   if (story.has_ended()) {
