@@ -18,7 +18,6 @@ struct Scenario {
   bool may_vanish = false;            // when a message is lost
 };
 
-inline CommId newest(Side& side) { return side.stories.rbegin()->first; }
 inline CommId first_standing(Side& side) {
   for (const auto& [id, story] : side.stories) {
     if (story.stands()) return id;
@@ -26,78 +25,79 @@ inline CommId first_standing(Side& side) {
   return {};
 }
 
+namespace scenario {
+
+using Does = Habits::Does;
+using Part = std::function<void(World&)>;
+
+inline void nothing(World& /*world*/) {}
+inline void connect(World& world) { world[0].connect(world[1]); }
+// The programs' habits first.
+inline Part with(const std::function<void(Habits&, Habits&)>& change) {
+  return [change](World& world) {
+    change(world[0].habits, world[1].habits);
+    connect(world);
+  };
+}
+inline Part disconnect_by(unsigned who) {
+  return [who](World& world) { world[who].disconnect(first_standing(world[who])); };
+}
+inline void disconnect_both(World& world) {
+  const CommId a = first_standing(world[0]);
+  const CommId b = first_standing(world[1]);
+  world[0].disconnect(a);
+  world[1].disconnect(b);
+}
+inline Part release_by(unsigned who, Duration when, Duration thinking = {}) {
+  return [=](World& world) {
+    world[1].habits.request_time = thinking;
+    connect(world);
+    world.clock.after(when, [&world, who] { world[who].release_all(); });
+  };
+}
+inline void ask_nobody(World& world) {
+  wire::Req req = request_for(world[0].gid, world[1].gid, world.new_qp());
+  req.service_id = 1;
+  world[0].connect(world[1], req);
+}
+inline Part resolve(Does does, Duration thinking = {}) {
+  return [=](World& world) {
+    world[1].habits.on_resolve = does;
+    world[1].habits.resolve_time = thinking;
+    world[0].resolve(world[1]);
+  };
+}
+
+}  // namespace scenario
+
 inline std::vector<Scenario> scenarios() {
-  using Does = Habits::Does;
-  const auto connect = [](World& world) { world[0].connect(world[1]); };
-  const auto with = [connect](auto change) {
-    return [=](World& world) {
-      change(world[0].habits, world[1].habits);
-      connect(world);
-    };
-  };
-  const auto by = [](unsigned who) {
-    return [who](World& world) { world[who].disconnect(first_standing(world[who])); };
-  };
-  const auto both = [](World& world) {
-    const CommId a = first_standing(world[0]);
-    const CommId b = first_standing(world[1]);
-    world[0].disconnect(a);
-    world[1].disconnect(b);
-  };
-  const auto release_by = [](unsigned who, Duration when) {
-    return [=](World& world) {
-      world[0].connect(world[1]);
-      world.clock.after(when, [&world, who] { world[who].release_all(); });
-    };
-  };
-  const auto nothing = [](World&) {};
+  using namespace scenario;  // NOLINT(google-build-using-namespace): the words of the list below
   const Duration s3 = Duration::seconds(3);
+  const auto us = Duration::microseconds;
   return {
-      {"the active side disconnects", connect, by(0)},
-      {"the passive side disconnects", connect, by(1)},
-      {"both disconnect at once", connect, both},
-      {"the program goes without a word", connect, [](World& world) { world[1].release_all(); }},
+      {"the active side disconnects", connect, disconnect_by(0)},
+      {"the passive side disconnects", connect, disconnect_by(1)},
+      {"both disconnect at once", connect, disconnect_both},
+      {"a program goes without a word", connect, [](World& world) { world[1].release_all(); }},
       {"the passive side rejects", with([](auto&, auto& b) { b.on_request = Does::kReject; }),
        nothing},
       {"the active side rejects", with([](auto& a, auto&) { a.on_reply = Does::kReject; }),
        nothing},
-      {"the passive side takes time", with([=](auto&, auto& b) { b.request_time = s3; }), by(0)},
-      {"the active side takes time", with([=](auto& a, auto&) { a.reply_time = s3; }), by(1)},
-      {"the request is withdrawn on its way", release_by(0, Duration::microseconds(10)), nothing,
-       true},
-      {"the request is withdrawn when it is there",
-       [=](World& world) {
-         world[1].habits.request_time = s3;
-         world[0].connect(world[1]);
-         world.clock.after(Duration::seconds(1), [&world] { world[0].release_all(); });
-       },
-       nothing},
+      {"the passive side takes time", with([=](auto&, auto& b) { b.request_time = s3; }),
+       disconnect_by(0)},
+      {"the active side takes time", with([=](auto& a, auto&) { a.reply_time = s3; }),
+       disconnect_by(1)},
+      {"the request is withdrawn on its way", release_by(0, us(10)), nothing, true},
+      {"the request is withdrawn later", release_by(0, Duration::seconds(1), s3), nothing},
       {"the passive side releases the request",
        with([](auto&, auto& b) { b.on_request = Does::kRelease; }), nothing},
       {"the active side releases the reply",
        with([](auto& a, auto&) { a.on_reply = Does::kRelease; }), nothing},
-      {"the passive side goes while its reply is on its way",
-       release_by(1, Duration::microseconds(75)), nothing, true},
-      {"nobody listens",
-       [](World& world) {
-         wire::Req req = request_for(world[0].gid, world[1].gid, world.new_qp());
-         req.service_id = 1;
-         world[0].connect(world[1], req);
-       },
-       nothing},
-      {"a service is resolved", [](World& world) { world[0].resolve(world[1]); }, nothing},
-      {"a service is resolved slowly",
-       [=](World& world) {
-         world[1].habits.resolve_time = s3;
-         world[0].resolve(world[1]);
-       },
-       nothing},
-      {"a service is not resolved",
-       [](World& world) {
-         world[1].habits.on_resolve = Does::kRelease;
-         world[0].resolve(world[1]);
-       },
-       nothing},
+      {"the passive side goes while its reply is on its way", release_by(1, us(75)), nothing, true},
+      {"nobody listens", ask_nobody, nothing},
+      {"a service is resolved", resolve(Does::kAccept), nothing},
+      {"a service is resolved slowly", resolve(Does::kAccept, s3), nothing},
+      {"a service is not resolved", resolve(Does::kRelease), nothing},
   };
 }
 
