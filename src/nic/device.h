@@ -26,6 +26,9 @@ struct Limits {
   std::uint32_t device_memory_bytes = 64u << 20;  // in all
   std::uint32_t reads_in_flight = 128;            // of one queue pair, in each direction
   std::uint64_t message_bytes = 1u << 30;
+  // As many as Linux lets one socket join (net.ipv4.igmp_max_memberships), on all interfaces.
+  std::uint32_t multicast_groups = 20;
+  std::uint32_t multicast_members = 4'096;  // queue pairs in one group
 };
 
 struct Device {

@@ -252,6 +252,9 @@ struct QpStatus {
 };
 Result<QpStatus, Error> query_qp(Qp& qp);
 Result<void, Error> destroy_qp(Qp* qp);
+// UD only (ibv_attach_mcast(3)). While it is attached it cannot be destroyed.
+Result<void, Error> attach_multicast(Qp& qp, const Gid& gid);
+Result<void, Error> detach_multicast(Qp& qp, const Gid& gid);
 const qp::QpConfig& config_of(const Qp& qp);
 QpNum number_of(const Qp& qp);
 EventCount& async_events_of(Qp& qp);

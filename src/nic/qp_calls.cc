@@ -9,6 +9,7 @@
 #include "nic/nic_qp.h"
 #include "nic/objects.h"
 #include "nic/sharing.h"
+#include "nic/wire_nic.h"
 
 namespace verbena::nic {
 namespace {
@@ -44,9 +45,9 @@ Way way_of(Qp& qp, const qp::QpAttributes& wanted, std::uint32_t mask) {
   const Policy& policy = context.nic().sharing().policy();
   way.use.is_for_all = policy.path == Path::kWire;
   way.use.asks = policy.agrees;
-  // Datagrams may come from other hosts, but not to the loopback interface.
-  const bool may_come = is_datagram ? !context.device().is_loopback : !way.use.is_local;
-  if (way.use.is_for_all || may_come) way.wire = qp.engine().wire_for(qp.number().slot());
+  // Datagrams may go to others, and to groups, at any time.
+  if (way.use.is_for_all || is_datagram || !way.use.is_local)
+    way.wire = qp.engine().wire_for(qp.number().slot());
   return way;
 }
 
@@ -141,6 +142,8 @@ Result<void, Error> destroy_qp(Qp* qp) {
     delete qp;
     return {};
   }
+  const WireNic* const wire = qp->engine().wire();
+  if (wire && wire->is_attached(qp->number())) return refuse(Error::kBusy);
   PeerSection section;
   {
     const std::lock_guard guard(qp->pair.lock());

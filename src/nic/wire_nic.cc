@@ -54,8 +54,6 @@ class WireNic::Recipient {
     return qp_ = found;
   }
   void got(std::size_t bytes) { bytes_ += bytes; }
-
- private:
   void leave() {
     if (!qp_) return;
     const bool waits = when_ == Answer::kSoon && bytes_ <= kLittle && qp_->wire()->may_owe() &&
@@ -67,6 +65,7 @@ class WireNic::Recipient {
     qp_ = nullptr;
   }
 
+ private:
   WireNic& wire_;
   const Now& now_;
   const Answer when_;
@@ -80,7 +79,8 @@ WireNic::WireNic(Nic& nic, Engine& engine)
       udp_({.hand_over = this}),
       port_(udp_),
       group_(engine.control(), engine.links(), udp_),
-      trains_(port_) {
+      trains_(port_),
+      multicast_(nic.limits().multicast_groups, nic.limits().multicast_members) {
   owing_.reserve(kOwingMax);
 }
 
@@ -188,6 +188,11 @@ void WireNic::take(const port::Received& packet, Recipient& recipient, const Now
   }
   if (to->value == kManagementQp) {
     counters_.management.fetch_add(1, std::memory_order_relaxed);
+    return;
+  }
+  if (*to == kMulticastQp) {
+    recipient.leave();
+    take_multicast(packet);
     return;
   }
   Qp* const qp = recipient.find(*to);

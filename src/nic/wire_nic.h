@@ -23,6 +23,8 @@
 #include "base/mutex.h"
 #include "base/time.h"
 #include "base/types.h"
+#include "nic/error.h"
+#include "nic/multicast.h"
 #include "nic/train_pool.h"
 #include "nic/wire_flows.h"
 #include "nic/wire_gauges.h"
@@ -74,6 +76,12 @@ class WireNic final : port::HandOver {
   void connected() { connections_.fetch_add(1, std::memory_order_relaxed); }
   void disconnected() { connections_.fetch_sub(1, std::memory_order_relaxed); }
 
+  // -- any thread, without a queue pair's lock (wire_multicast.cc)
+  // What comes for the group goes to this queue pair as well.
+  Result<void, Error> attach(const MulticastGroup& group, QpNum qp);
+  Result<void, Error> detach(const MulticastGroup& group, QpNum qp);
+  bool is_attached(QpNum qp) const { return multicast_.has(qp); }
+
   // -- the control thread
   WireGroup& group() { return group_; }
   // A packet that came to another process of this host. Empty: it is too long.
@@ -111,6 +119,7 @@ class WireNic final : port::HandOver {
   void answer_owed();
   bool take_inbox();
   void take(const port::Received& packet, Recipient& recipient, const Now& now);
+  void take_multicast(const port::Received& packet);
   bool hand_over(SlotNumber owner, const port::Received& packet) override;
 
   Nic& nic_;
@@ -125,6 +134,7 @@ class WireNic final : port::HandOver {
   roce::ReorderBudget reorder_budget_{kReorderBytes};
   WireGauges gauges_;
   Counters counters_;
+  MulticastGroups multicast_;
 
   Mutex joining_lock_;  // before everything else
   std::vector<SlotNumber> slots_;
@@ -136,6 +146,7 @@ class WireNic final : port::HandOver {
   static constexpr std::size_t kBatch = 64;
   std::array<port::Received, kBatch> batch_;
   WireFlows flows_;
+  std::vector<QpNum> members_;              // of the group that a packet came for
   std::vector<QpNum> owing_;                // may have answers that wait
   std::atomic<std::uint32_t> is_owing_{0};  // there are such; a futex for whoever leaves
   std::atomic<bool> is_leaving_{false};

@@ -14,6 +14,22 @@ namespace {
 // without privilege may not name such a QKey.
 constexpr std::uint32_t kOwnQkey = 0x80000000;
 
+// The PSN means nothing here (9.8.3.2.1), and a datagram without a receive is dropped.
+bool deliver(const wire::Packet& packet, const Arrival& arrival, qp::Responder& responder) {
+  if (!responder.is_receiving() || !responder.datagram_allowed(packet.qkey)) return false;
+  if (!responder.begin_receive(packet.payload.size())) return false;
+  const auto grh = wire::grh_of(arrival.ip, arrival.datagram_bytes);
+  if (!responder.place_grh(grh)) return false;
+  if (!packet.payload.empty() && !responder.place(0, packet.payload)) return false;
+  return responder
+      .finish_receive({.has_immediate = packet.shape->immediate,
+                       .is_solicited = packet.is_solicited,
+                       .immediate = packet.immediate,
+                       .source_qp = packet.source_qp,
+                       .has_grh = true})
+      .has_value();
+}
+
 }  // namespace
 
 void DatagramEngine::start(const qp::QpAttributes& attributes) {
@@ -64,21 +80,10 @@ void DatagramEngine::receive(const wire::Packet& packet, const Arrival& arrival,
   if (!deliver(packet, arrival, responder)) ++counters_.dropped;
 }
 
-// The PSN means nothing here (9.8.3.2.1), and a datagram without a receive is dropped.
-bool DatagramEngine::deliver(const wire::Packet& packet, const Arrival& arrival,
-                             qp::Responder& responder) {
-  if (!responder.is_receiving() || !responder.datagram_allowed(packet.qkey)) return false;
-  if (!responder.begin_receive(packet.payload.size())) return false;
-  const auto grh = wire::grh_of(arrival.ip, arrival.datagram_bytes);
-  if (!responder.place_grh(grh)) return false;
-  if (!packet.payload.empty() && !responder.place(0, packet.payload)) return false;
-  return responder
-      .finish_receive({.has_immediate = packet.shape->immediate,
-                       .is_solicited = packet.is_solicited,
-                       .immediate = packet.immediate,
-                       .source_qp = packet.source_qp,
-                       .has_grh = true})
-      .has_value();
+bool deliver_multicast(const wire::Packet& packet, const Arrival& arrival,
+                       qp::Responder& responder) {
+  return packet.opcode.service() == Service::kUd && pkeys_match(packet.pkey, wire::kDefaultPkey) &&
+         deliver(packet, arrival, responder);
 }
 
 }  // namespace verbena::roce

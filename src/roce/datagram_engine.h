@@ -25,7 +25,6 @@ class DatagramEngine final : public Engine {
 
  private:
   Wire::Sent send(const qp::Operation& op, const Path& path, qp::SendWindow& window);
-  static bool deliver(const wire::Packet& packet, const Arrival& arrival, qp::Responder& responder);
 
   Settings settings_;
   Wire& wire_;
@@ -35,5 +34,10 @@ class DatagramEngine final : public Engine {
   std::uint32_t qkey_ = 0;
   wire::Psn next_;
 };
+
+// A datagram for a multicast group, to one of the queue pairs that are attached to it. False: it is
+// not for this one, or cannot be taken.
+bool deliver_multicast(const wire::Packet& packet, const Arrival& arrival,
+                       qp::Responder& responder);
 
 }  // namespace verbena::roce

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What a device and its port are (ibv_query_device_ex(3), ibv_query_port(3), ibv_query_gid_ex(3),
 // ibv_query_pkey(3), ibv_query_rt_values_ex(3)). What this NIC does not have is absent here: memory
-// windows, XRC, raw packets, multicast, tag matching.
+// windows, XRC, raw packets, tag matching.
 #include <endian.h>
 #include <time.h>
 
@@ -63,6 +63,10 @@ ibv_device_attr device_attributes(const nic::Device& device) {
   answer.max_qp_init_rd_atom = clamped(limits.reads_in_flight);
   answer.max_res_rd_atom = clamped(std::uint64_t{limits.queue_pairs} * limits.reads_in_flight);
   answer.atomic_cap = IBV_ATOMIC_GLOB;  // they are the processor's own
+  answer.max_mcast_grp = clamped(limits.multicast_groups);
+  answer.max_mcast_qp_attach = clamped(limits.multicast_members);
+  answer.max_total_mcast_qp_attach =
+      clamped(std::uint64_t{limits.multicast_groups} * limits.multicast_members);
   answer.max_ah = clamped(limits.address_handles);
   answer.max_srq = clamped(limits.shared_receive_queues);
   answer.max_srq_wr = clamped(limits.work_requests);

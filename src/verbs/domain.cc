@@ -107,7 +107,3 @@ int ibv_destroy_ah(ibv_ah* ah) {
   const bool is_inherited = verbs::is_inherited(ah);
   return verbs::destroy_at_border(is_inherited, nic::destroy_ah(ours->nic), [&] { delete ours; });
 }
-
-// Multicast groups are not offered (max_mcast_grp is 0).
-int ibv_attach_mcast(ibv_qp*, const ibv_gid*, std::uint16_t) { return EOPNOTSUPP; }
-int ibv_detach_mcast(ibv_qp*, const ibv_gid*, std::uint16_t) { return EOPNOTSUPP; }

@@ -1,5 +1,8 @@
 // SPDX-License-Identifier: MIT
-// Queue pairs (ibv_create_qp(3), ibv_create_qp_ex(3), ibv_modify_qp(3), ibv_query_qp(3)).
+// Queue pairs (ibv_create_qp(3), ibv_create_qp_ex(3), ibv_modify_qp(3), ibv_query_qp(3),
+// ibv_attach_mcast(3)).
+#include <cstring>
+
 #include "verbs/border.h"
 #include "verbs/builder.h"
 #include "verbs/objects.h"
@@ -11,6 +14,12 @@ namespace {
 // The old structure is the beginning of the extended one: the header's inline passes either.
 static_assert(offsetof(ibv_qp_init_attr, cap) == offsetof(ibv_qp_init_attr_ex, cap));
 static_assert(offsetof(ibv_qp_init_attr, sq_sig_all) == offsetof(ibv_qp_init_attr_ex, sq_sig_all));
+
+Gid gid_from(const ibv_gid& gid) {
+  Gid ours;
+  std::memcpy(ours.bytes, gid.raw, sizeof ours.bytes);
+  return ours;
+}
 
 bool is_within(const ibv_qp_cap& wanted, const nic::Limits& limits) {
   return wanted.max_send_wr <= limits.work_requests && wanted.max_recv_wr <= limits.work_requests &&
@@ -188,6 +197,17 @@ int ibv_destroy_qp(ibv_qp* qp) {
 ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp* qp) {
   verbs::Qp& ours = verbs::own(qp);
   return ours.builder ? &ours.face : nullptr;
+}
+
+// LIDs are InfiniBand's (annex A16.3.1): it is the GID that counts.
+int ibv_attach_mcast(ibv_qp* qp, const ibv_gid* gid, std::uint16_t) {
+  return verbs::at_border(
+      [&] { return nic::attach_multicast(*verbs::own(qp).nic, verbs::gid_from(*gid)); });
+}
+
+int ibv_detach_mcast(ibv_qp* qp, const ibv_gid* gid, std::uint16_t) {
+  return verbs::at_border(
+      [&] { return nic::detach_multicast(*verbs::own(qp).nic, verbs::gid_from(*gid)); });
 }
 
 // Only the end of a message is certain to come last: what lies before it may be copied in any

@@ -332,8 +332,9 @@ TEST_F(Create, WhatIsMissingIsRefused) {
   ibv_xrcd_init_attr domain = {};
   EXPECT_EQ(nullptr, ibv_open_xrcd(context.get(), &domain));
   EXPECT_EQ(EOPNOTSUPP, errno);
-  const Own<ibv_qp> qp = make_qp(IBV_QPT_UD);
-  EXPECT_EQ(EOPNOTSUPP, ibv_attach_mcast(qp.get(), nullptr, 0));
+  const Own<ibv_qp> qp = make_qp(IBV_QPT_RC);  // has no multicast
+  const ibv_gid group{.raw = {0xff, 0x15, 1}};
+  EXPECT_EQ(EINVAL, ibv_attach_mcast(qp.get(), &group, 0));
 }
 
 }  // namespace

@@ -249,6 +249,23 @@ def probe(program, scene, variables):
     return done.stdout.strip()
 
 
+def multicast(report, program, variables):
+    """To processes of this host, and of another. IPv6 has no multicast on `lo`."""
+    report.case("multicast-ipv4 on lo", lambda: probe(program, "multicast-ipv4", variables))
+    hosts = TwoHosts(1500)
+    try:
+        places = {"one host": {"WIRE_PROBE_OTHER": "/proc/self/ns/net",
+                               "WIRE_PROBE_DEVICES": "va,va"},
+                  "two hosts": {"WIRE_PROBE_OTHER": f"/proc/{hosts.other.pid}/ns/net",
+                                "WIRE_PROBE_DEVICES": "va,vb"}}
+        for where, more in places.items():
+            for scene in ("multicast-ipv4", "multicast-ipv6"):
+                report.case(f"{scene}, {where}",
+                            lambda s=scene, m=more: probe(program, s, {**variables, **m}))
+    finally:
+        hosts.close()
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", dest="folder", default=os.environ.get("VERBENA_LIBRARY"))
@@ -265,8 +282,9 @@ def main():
     on_lo = {**variables, "VERBENA_PATH": "wire"}
     report.case("forty processes", lambda: forty_processes(on_lo, False))
     report.case("forty processes, some killed", lambda: forty_processes(on_lo, True))
-    for scene in ("exit", "agree"):
+    for scene in ("exit", "agree", "multicast-errors", "multicast-ipv4"):
         report.case(f"probe: {scene}", lambda s=scene: probe(options.probe, s, on_lo))
+    multicast(report, options.probe, variables)
     between_hosts(report, variables)
     over_a_bad_line(report, variables)
     return report.close()

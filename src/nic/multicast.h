@@ -1,0 +1,48 @@
+// SPDX-License-Identifier: MIT
+// Which queue pairs of this process are attached to which multicast groups (IBTA vol 1, 10.5). A
+// group is an address on an interface: the same address elsewhere is another group.
+#pragma once
+
+#include <compare>
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "base/types.h"
+#include "nic/error.h"
+
+namespace verbena::nic {
+
+struct MulticastGroup {
+  Gid gid;
+  std::uint32_t interface = 0;
+  friend auto operator<=>(const MulticastGroup&, const MulticastGroup&) = default;
+};
+
+// As IP has them: ff00::/8, and 224.0.0.0/4 mapped.
+bool is_multicast(const Gid& gid);
+
+class MulticastGroups {
+ public:
+  MulticastGroups(std::size_t groups_max, std::size_t members_max)
+      : groups_max_(groups_max), members_max_(members_max) {}
+
+  // True: nobody was in the group before. Who is attached already stays so, and once.
+  Result<bool, Error> attach(const MulticastGroup& group, QpNum qp);
+  // True: nobody is in it any more.
+  Result<bool, Error> detach(const MulticastGroup& group, QpNum qp);
+  bool has(QpNum qp) const;
+  // Replaces what is in `found`.
+  void find(const MulticastGroup& group, std::vector<QpNum>& found) const;
+
+ private:
+  const std::size_t groups_max_;
+  const std::size_t members_max_;  // of one group
+  mutable Mutex lock_;
+  std::map<MulticastGroup, std::vector<QpNum>> groups_;
+};
+
+}  // namespace verbena::nic
