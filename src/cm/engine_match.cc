@@ -70,6 +70,14 @@ void Engine::receive(const Route& route, std::span<const std::byte> payload, Ins
   act(decide(state, input_of(wire::attribute_of(mad->message))), connection, arrival);
 }
 
+template <class Message>
+Engine::Match Engine::match_ids(const Arrival& arrival, const Message& message) {
+  Connection* const c = connections_.by_id({message.remote_comm_id});
+  if (c == nullptr || !is_of_connections(*c) || c->route.remote != arrival.route.remote) return {};
+  if (c->knows_remote && c->remote_id != message.local_comm_id) return {};
+  return {c, !fits(*c, message)};
+}
+
 auto Engine::match(const Arrival& arrival) -> Match {
   const auto match_one = [&](const auto& message) -> Match {
     using Message = std::remove_cvref_t<decltype(message)>;
@@ -117,14 +125,6 @@ auto Engine::match_resolution(const Arrival& arrival, const wire::SidrRep& rep) 
   const bool is_his =
       c != nullptr && c->role == Role::kResolver && c->route.remote == arrival.route.remote;
   return {is_his ? c : nullptr, false};
-}
-
-template <class Message>
-auto Engine::match_ids(const Arrival& arrival, const Message& message) -> Match {
-  Connection* const c = connections_.by_id({message.remote_comm_id});
-  if (c == nullptr || !is_of_connections(*c) || c->route.remote != arrival.route.remote) return {};
-  if (c->knows_remote && c->remote_id != message.local_comm_id) return {};
-  return {c, !fits(*c, message)};
 }
 
 // A version of the class that we do not speak: the head is the same in all (13.4.3), and so are the

@@ -27,7 +27,7 @@ class Listeners {
 
   struct Wanted {
     std::uint64_t service_id = 0;
-    Route route;
+    Route route{};
     bool is_datagram = false;
   };
   // The one that fits best (types.h).

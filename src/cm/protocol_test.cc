@@ -212,6 +212,16 @@ TEST_F(CmProtocol, AReplyAgainIsAnsweredByTheSameReadyToUse) {
   expect_told({});
 }
 
+TEST_F(CmProtocol, AReplyAgainIsAnsweredByTheDisconnectThatFollowed) {
+  const CommId id = asking();
+  hear(reply_to(id));
+  ASSERT_TRUE(engine.confirm(id, {}, now));
+  ASSERT_TRUE(engine.disconnect(id, {}, now));
+  EXPECT_EQ(said().size(), 2u);
+  hear(reply_to(id));
+  EXPECT_EQ(only<wire::Dreq>().remote_comm_id, 0x2000u);
+}
+
 TEST_F(CmProtocol, ADisconnectAgainIsAnsweredAgain) {
   const CommId id = standing();
   const wire::Dreq dreq{.local_comm_id = 0x1000, .remote_comm_id = id.value, .remote_qp = {0x60}};
