@@ -24,8 +24,9 @@ struct Connection {
   bool is_waiting = false;  // is one of those in time wait
   bool is_in_backlog = false;
   bool knows_remote = false;
-  bool is_by_remote = false;  // found by the peer's id
-  bool is_by_qp = false;      // found by the peer's queue pair
+  bool has_alternate = false;  // the peer named another path
+  bool is_by_remote = false;   // found by the peer's id
+  bool is_by_qp = false;       // found by the peer's queue pair
   bool has_resent_early = false;
   bool is_stale = false;  // its DREQ goes to a peer that has forgotten it
   std::uint8_t retries_max = 0;

@@ -7,6 +7,10 @@
 namespace verbena::cm {
 namespace {
 
+// 12.6.8, of the alternate path: we have none.
+constexpr std::uint8_t kFailoverAccepted = 0;
+constexpr std::uint8_t kFailoverNotSupported = 1;
+
 // The front of a message's private data; the rest is zeros.
 template <std::size_t kBytes>
 bool fill(std::array<std::byte, kBytes>& to, std::span<const std::byte> from) {
@@ -111,6 +115,9 @@ Result<void, Refusal> Engine::accept(CommId id, const wire::Rep& rep, Instant no
   c.local_qp = rep.local_qp;
   c.local_guid = rep.local_ca_guid;
   wire::Rep said = rep;
+  if (c.has_alternate && said.failover_accepted == kFailoverAccepted) {
+    said.failover_accepted = kFailoverNotSupported;
+  }
   said.local_comm_id = c.id.value;
   said.remote_comm_id = c.remote_id;
   say(c, said, c.transaction);
@@ -195,6 +202,7 @@ void Engine::set_tag(CommId id, std::uint64_t tag) {
 }
 
 void Engine::advance(Instant now) {
+  latest_ = now;
   while (timers_.next() <= now) {
     Connection& c = timers_.first();
     timers_.cancel(c);
@@ -216,16 +224,25 @@ bool Engine::next_mad(Mad& mad) {
 
 bool Engine::next_event(Event& event) {
   while (!events_.empty()) {
-    QueuedEvent& queued = events_.front();
-    const Connection& c = connections_.at(queued.number);
-    const bool is_wanted = c.generation == queued.generation && !c.is_released;
-    if (is_wanted) {
-      event = queued.event;
-      event.tag = c.tag;
+    const bool is_told = is_wanted(events_.front());
+    if (is_told) {
+      event = events_.front().event;
+      event.tag = connections_.at(events_.front().number).tag;
     }
     events_.pop();
-    if (is_wanted) return true;
+    if (is_told) return true;
   }
+  return false;
+}
+
+// Not of what is released; and no request for a listener that has gone meanwhile.
+bool Engine::is_wanted(const QueuedEvent& queued) {
+  const Connection& c = connections_.at(queued.number);
+  if (c.generation != queued.generation || c.is_released) return false;
+  const EventKind kind = queued.event.kind;
+  const bool is_request = kind == EventKind::kRequest || kind == EventKind::kResolveRequest;
+  if (!is_request || listeners_.find(c.listener) != nullptr) return true;
+  release(c.id, latest_);
   return false;
 }
 

@@ -43,7 +43,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // --- Listening. A listener that goes takes no more requests; those it brought stay. ---
+  // --- Listening. A listener that goes takes no more requests. Those that next_event() has given
+  // stay; those that it has not are rejected instead. ---
   Result<ListenerId, Refusal> listen(const Listening& what);
   void unlisten(ListenerId id) { listeners_.remove(id); }
 
@@ -167,6 +168,7 @@ class Engine {
   void end_time_wait(Connection& connection);
   void close(Connection& connection);
   void leave_backlog(Connection& connection);
+  bool is_wanted(const QueuedEvent& queued);
   std::uint64_t next_transaction(const Connection& connection);
   void say(Connection& connection, const wire::CmMessage& message, std::uint64_t transaction);
   void say_again(const Connection& connection);
@@ -181,6 +183,7 @@ class Engine {
   Timers timers_;
   Ring<Mad> outgoing_;
   Ring<QueuedEvent> events_;
+  Instant latest_;  // time that we were told
   std::uint32_t transactions_ = 0;
   Counters counters_;
   Coverage coverage_;

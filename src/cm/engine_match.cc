@@ -55,6 +55,7 @@ bool is_same(const Connection& c, const wire::Req& req) {
 }  // namespace
 
 void Engine::receive(const Route& route, std::span<const std::byte> payload, Instant now) {
+  latest_ = now;
   ++counters_.received;
   const auto mad = wire::parse_cm(payload);
   if (!mad) {

@@ -84,6 +84,7 @@ void Engine::admit(const Arrival& arrival, const wire::Req& req, Listener& liste
   c.remote_psn = req.starting_psn;
   c.remote_guid = req.local_ca_guid;
   c.service_id = req.service_id;
+  c.has_alternate = req.alternate != wire::CmPath{.local_lid = 0, .remote_lid = 0};
   c.retries_max = req.max_cm_retries;
   const Duration way = time_of(req.primary.ack_timeout);
   c.wait = bounded(time_of(req.local_cm_response_timeout) + way);

@@ -11,10 +11,19 @@
 #include "cm/listeners.h"
 #include "cm/ring.h"
 #include "cm/timers.h"
+#include "port/steering.h"
 #include "wire/ip.h"
 
 namespace verbena::cm {
 namespace {
+
+TEST(CmId, LeadsAnswersHomeAsThePortSteersThem) {
+  for (const std::uint64_t random : {0ull, ~0ull, 0x12345678ull}) {
+    const CommId id = CommId::of({0x2A5}, random);
+    EXPECT_EQ(id.value, port::steered_id({0x2A5}, static_cast<std::uint32_t>(random)));
+    EXPECT_EQ(port::slot_of_id(id.value), SlotNumber{0x2A5});
+  }
+}
 
 TEST(CmTimers, TheFirstIsAlwaysTheEarliest) {
   SeededRandom random(test_seed());

@@ -141,6 +141,23 @@ TEST_F(CmProtocol, OtherPathsAreRefused) {
   expect_told({});
 }
 
+TEST_F(CmProtocol, AnAlternatePathIsNotSupported) {
+  wire::Req req = request();
+  req.alternate.remote_gid = host_gid(9);
+  hear(req);
+  expect_told({EventKind::kRequest});
+  ASSERT_TRUE(engine.accept(last.id, {.local_qp = {0x60}}, now));
+  EXPECT_EQ(only<wire::Rep>().failover_accepted, 1);
+}
+
+TEST_F(CmProtocol, ARequestForAListenerThatIsGoneIsNotTold) {
+  const auto listener = engine.listen({.service_id = kDatagramService});
+  hear(wire::SidrReq{.request_id = 0x55, .service_id = kDatagramService});
+  engine.unlisten(*listener);
+  expect_told({});
+  EXPECT_EQ(only<wire::SidrRep>().status, wire::SidrStatus::kRejected);
+}
+
 TEST_F(CmProtocol, OtherVersionsAreRefusedByReason) {
   const auto of_version = [&](const CmMessage& message, unsigned version) {
     auto bytes = wire::encode_cm({.transaction_id = 77, .message = message});
