@@ -112,7 +112,7 @@ void WireQp::issue(qp::SendWindow& window, qp::Budget& budget, local::DatagramCa
   if (!local || options_.all_by_wire) return engine_->issue(window, budget, now);
   while (!budget.spent()) {
     const qp::Operation* const op = window.next(now);
-    if (!op) return;
+    if (!op) return local->issue(window, budget, now);  // which then waits for nothing
     const qp::OpIndex index = op->index;
     const auto bytes = static_cast<std::size_t>(op->length);
     qp::Carrier& carrier = goes_by_wire(*op) ? static_cast<qp::Carrier&>(*engine_) : *local;
