@@ -23,6 +23,15 @@ constexpr Setting kSettings[] = {
      "never: reliable connections by the wire do not ask whether the peer is Verbena; auto: they "
      "do, in reserved bits that others ignore, and then repeat only what is lost",
      "--agree", "WHEN", false},
+    {"VERBENA_FAULT", "a good line",
+     "A bad line between this process and the wire, in both directions or in one: "
+     "drop=1%,duplicate=1%,corrupt=0.1%,reorder=1%,reorder_by=50us,delay=2ms,jitter=1ms,"
+     "rate=100Mbit,queue=64KiB,seed=7; in.drop=1% for what comes only, out.drop=1% for what leaves",
+     "--fault", "FAULTS", false},
+    {"VERBENA_CAPTURE", "(nothing is recorded)",
+     "File to record what goes over the wire, for Wireshark (pcapng); %p becomes the process id. "
+     "It must not exist; recording ends at 1 GiB",
+     "--capture", "FILE", false},
     {"VERBENA_SYSFS", "(set by verbena run)",
      "Folder with the device files that programs find below /sys/class/infiniband", nullptr,
      nullptr, true},

@@ -132,6 +132,7 @@ Result<QpNum, Error> Engine::reserve_number() {
 }
 
 WireNic* Engine::wire_for(SlotNumber slot) {
+  if (nic_.sharing().policy().line.is_wrong) return nullptr;
   WireNic* wire = nullptr;
   {
     const std::lock_guard guard(wire_lock_);

@@ -45,7 +45,8 @@ Policy Policy::from_environment() {
   constexpr std::array kAgree{"auto", "never"};
   return {.path = path_from_environment(),
           .adopts = choice("VERBENA_ADOPT", kAdopt) == 0 && has_descriptors_for_adoption(),
-          .agrees = choice("VERBENA_AGREE", kAgree) == 0};
+          .agrees = choice("VERBENA_AGREE", kAgree) == 0,
+          .line = LineOptions::from_environment()};
 }
 
 }  // namespace verbena::nic

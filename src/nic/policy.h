@@ -5,6 +5,8 @@
 
 #include <cstdint>
 
+#include "nic/wire_line.h"
+
 namespace verbena::nic {
 
 // VERBENA_PATH: how processes of this host reach each other. Other hosts are reached by the wire.
@@ -21,6 +23,7 @@ struct Policy {
   // VERBENA_AGREE=never: reliable connections by the wire do not ask whether the peer is one of
   // ours (docs/decisions/0012).
   bool agrees = true;
+  LineOptions line{};  // VERBENA_FAULT, VERBENA_CAPTURE
 
   // Whether processes of this host may reach each other's memory themselves.
   bool is_direct() const { return path == Path::kAuto; }

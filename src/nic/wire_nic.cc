@@ -12,6 +12,7 @@
 #include "nic/forked_descriptors.h"
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
+#include "nic/sharing.h"
 #include "nic/wire_qp.h"
 #include "wire/packet.h"
 
@@ -77,7 +78,8 @@ WireNic::WireNic(Nic& nic, Engine& engine)
     : nic_(nic),
       engine_(engine),
       udp_({.hand_over = this}),
-      port_(udp_),
+      line_(udp_, nic.sharing().policy().line),
+      port_(line_.port()),
       group_(engine.control(), engine.links(), udp_),
       trains_(port_),
       multicast_(nic.limits().multicast_groups, nic.limits().multicast_members) {
@@ -147,7 +149,7 @@ bool WireNic::receive_what_lies() {
 bool WireNic::receive(Answer when) {
   const Now now(clock_now);
   const bool had_inbox = has_inbox_.load(std::memory_order_acquire) && take_inbox();
-  const std::size_t count = port_.receive(batch_, Instant());
+  const std::size_t count = port_.receive(batch_, line_.wants_time() ? Instant(now) : Instant());
   if (count == 0) return had_inbox;
   cold_polls_.store(0, std::memory_order_relaxed);
   const QpTable::Reading reading(nic_.queue_pairs());

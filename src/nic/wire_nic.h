@@ -29,6 +29,7 @@
 #include "nic/wire_flows.h"
 #include "nic/wire_gauges.h"
 #include "nic/wire_group.h"
+#include "nic/wire_line.h"
 #include "nic/wire_peers.h"
 #include "port/handover.h"
 #include "port/udp_port.h"
@@ -106,6 +107,8 @@ class WireNic final : port::HandOver {
   void wait_for_packets();
   void receive_patiently();
   bool receive_what_lies();
+  void tend_recording();
+  bool wait_to_leave(const std::atomic<std::uint32_t>& undone, Instant limit);
   void look_again();
   void mend_sockets();
   bool is_polled();
@@ -125,6 +128,7 @@ class WireNic final : port::HandOver {
   Nic& nic_;
   Engine& engine_;
   port::UdpPort udp_;
+  WireLine line_;
   port::Port& port_;
   WireGroup group_;
   TrainPool trains_;
@@ -150,6 +154,7 @@ class WireNic final : port::HandOver {
   std::vector<QpNum> owing_;                // may have answers that wait
   std::atomic<std::uint32_t> is_owing_{0};  // there are such; a futex for whoever leaves
   std::atomic<bool> is_leaving_{false};
+  std::atomic<std::uint32_t> is_unwritten_{0};  // the recording, when we leave; a futex as well
   // The watcher comes by soon, and sends answers that a program has left that polls no more.
   std::atomic<bool> watcher_naps_{false};
 

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <ctime>
 
 #include "base/futex.h"
 #include "base/log.h"
@@ -19,6 +20,7 @@ namespace {
 
 // So long exit() waits for the watcher, which may be waiting for a lock that the caller holds.
 constexpr Duration kLeavePatience = Duration::milliseconds(50);
+constexpr Duration kWritePatience = Duration::milliseconds(500);
 // So many polls since we looked last are a program that polls all the time.
 constexpr std::uint32_t kPollsForLease = 64;
 constexpr Duration kNapMin = Duration::microseconds(200);
@@ -42,6 +44,7 @@ void WireNic::watch() {
   Duration nap = kNapMin;
   for (std::uint32_t turns = 0;; ++turns) {
     if (turns % kTurnsBetweenChecks == 0) mend_sockets();
+    if (line_.records()) tend_recording();
     gauges_.fill([this](SlotNumber slot) { return group_.fetch_peers(slot, nic_.random()); });
     if (is_polled()) {
       const std::uint32_t wakes = wakes_.load(std::memory_order_relaxed);
@@ -74,7 +77,10 @@ void WireNic::wait_for_packets() {
     for (const int fd : port_.descriptors())
       watched.push_back({fd, POLLIN, 0});
   }
-  if (::poll(watched.data(), watched.size(), -1) <= 0) return;
+  const std::optional<Duration> patience = line_.patience();
+  timespec limit{};
+  if (patience) limit.tv_nsec = patience->count_nanoseconds();
+  if (ppoll(watched.data(), watched.size(), patience ? &limit : nullptr, nullptr) <= 0) return;
   if (watched[0].revents != 0) {
     std::uint64_t count = 0;
     if (read(wake_fd_, &count, sizeof count) < 0) return;
@@ -85,14 +91,30 @@ void WireNic::wait_for_packets() {
 }
 
 void WireNic::leave() {
-  const Instant limit = clock_now() + kLeavePatience;
-  is_leaving_.store(true, std::memory_order_relaxed);
-  while (is_owing_.load(std::memory_order_relaxed) != 0) {
+  const Instant begin = clock_now();
+  is_unwritten_.store(line_.records() ? 1 : 0, std::memory_order_relaxed);
+  is_leaving_.store(true, std::memory_order_release);
+  if (wait_to_leave(is_owing_, begin + kLeavePatience))
+    wait_to_leave(is_unwritten_, begin + kWritePatience);
+}
+
+// False: the watcher has not done it in time.
+bool WireNic::wait_to_leave(const std::atomic<std::uint32_t>& undone, Instant limit) {
+  while (undone.load(std::memory_order_acquire) != 0) {
     const Instant now = clock_now();
-    if (now >= limit) return;
+    if (now >= limit) return false;
     look_again();
-    futex_wait(is_owing_, 1, FutexScope::kProcess, std::min(limit - now, kNapMax));
+    futex_wait(undone, 1, FutexScope::kProcess, std::min(limit - now, kNapMax));
   }
+  return true;
+}
+
+void WireNic::tend_recording() {
+  const bool is_last =
+      is_leaving_.load(std::memory_order_acquire) && is_owing_.load(std::memory_order_relaxed) == 0;
+  line_.tend(clock_now(), is_last);
+  if (!is_last || is_unwritten_.exchange(0) == 0) return;
+  futex_wake(is_unwritten_, 1, FutexScope::kProcess);
 }
 
 void WireNic::look_again() {

@@ -14,6 +14,7 @@
 #include "port/frame_head.h"
 #include "port/pcapng.h"
 #include "port/udp_socket.h"
+#include "wire/icrc.h"
 
 namespace verbena::port {
 namespace {
@@ -221,11 +222,14 @@ std::size_t CapturePort::send(std::span<const Train> trains, Instant now) {
 std::size_t CapturePort::receive(std::span<Received> into, Instant now) {
   const std::size_t given = inner_.receive(into, now);
   for (const Received& packet : into.first(given)) {
-    const wire::IpHead head{.flow = {.source = packet.from,
-                                     .destination = packet.to,
-                                     .source_port = packet.source_port},
-                            .traffic_class = static_cast<std::uint8_t>(packet.ecn),
-                            .id = packet.segment};
+    wire::IpHead head{.flow = {.source = packet.from,
+                               .destination = packet.to,
+                               .source_port = packet.source_port},
+                      .traffic_class = static_cast<std::uint8_t>(packet.ecn),
+                      .id = packet.segment};
+    // The ICRC tells what the id was.
+    const auto verified = wire::FlowIcrc(head.flow).verify(packet.payload, packet.segment);
+    if (verified) head.id = verified->id;
     const FrameHead frame(head, packet.payload);
     file_.add({frame.bytes(), packet.payload, true, now});
   }

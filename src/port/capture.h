@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Writes what passes a port into a pcapng file that Wireshark reads as RoCEv2. The heads below the
 // BTH are made up again, as the kernel makes them: an Ethernet address from each IP address, the
-// IPv4 id that a packet of its place in a train has (of received packets it is a guess), checksums.
+// IPv4 id that a packet of its place in a train has (of received packets it follows from the ICRC,
+// where that is right), checksums.
 //
 // The data path copies into a buffer of fixed size and never waits; when the buffer is full,
 // packets are missed and counted in the file. flush() writes the buffer out: some other thread's

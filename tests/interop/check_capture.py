@@ -2,10 +2,11 @@
 # SPDX-License-Identifier: MIT
 """Recomputes every ICRC of RoCEv2 captures (the classic pcap format) and lists what is malformed.
 
-    check_capture.py [--self-test] FILE...
+    check_capture.py [--self-test] [--ours] FILE...
 
-With --self-test it also damages the packets bit by bit: each damage must be found. It uses no code
-of the project, so that both would have to be wrong in the same way.
+With --self-test it also damages the packets bit by bit: each damage must be found. With --ours both
+ends are Verbena and may know it (docs/decisions/0012). It uses no code of the project, so that both
+would have to be wrong in the same way.
 """
 
 import argparse
@@ -54,8 +55,8 @@ class Reader:
 class Checker:
     """Counts what it sees, and keeps what is wrong with it."""
 
-    def __init__(self):
-        self.flows = Flows()
+    def __init__(self, among_ours=False):
+        self.flows = Flows(among_ours)
         self.counts = collections.Counter()  # (source address, kind of packet)
         self.frames = self.others = 0
         self.problems = []
@@ -125,11 +126,12 @@ def main():
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--self-test", action="store_true")
+    parser.add_argument("--ours", action="store_true")
     parser.add_argument("files", nargs="+", type=pathlib.Path, metavar="FILE")
     options = parser.parse_args()
     failed, everything = 0, []
     for path in options.files:
-        checker = Checker()
+        checker = Checker(options.ours)
         frames = list(Reader(path).frames())
         for data in frames:
             checker.take(data)

@@ -48,6 +48,8 @@ NAK_CODES = range(5)
 # with a stranger: docs/decisions/0012-agreeing-in-reserved-bits.md.
 MARKS = {0x56: "a request", 0x29: "a response"}
 MARKED_MOST = 4
+# Two of ours mark everything, and a NAK with this names a gap.
+GAP_MARK = 0x2C
 
 
 class Malformed(Exception):
@@ -140,7 +142,8 @@ class Frame:
         demand(pkey & 0x7FFF, "the P_Key is not a valid one")
         demand(queue >> 24 & 0x3F == 0, "reserved bits beside FECN and BECN are set")
         self.mark = sequence >> 24 & 0x7F
-        demand(self.mark == 0 or self.mark in MARKS, "reserved bits beside AckReq are set")
+        demand(self.mark == 0 or self.mark in MARKS or self.mark == GAP_MARK,
+               "reserved bits beside AckReq are set")
         self.opcode = opcode
         self.pad = flags >> 4 & 3
         self.queue, self.psn = queue & 0xFFFFFF, sequence & 0xFFFFFF
@@ -215,15 +218,19 @@ class Flows:
     A packet whose PSN does not follow begins a resend, of which only the next message is looked at.
     """
 
-    def __init__(self):
+    def __init__(self, among_ours=False):
         self.open = {}
+        self.among_ours = among_ours
         self.marked = collections.Counter()
 
     def follow(self, frame):
         if frame.mark:
             self.marked[frame.source, frame.queue] += 1
-            demand(self.marked[frame.source, frame.queue] <= MARKED_MOST,
+            few = self.marked[frame.source, frame.queue] <= MARKED_MOST
+            demand(self.among_ours or few and frame.mark != GAP_MARK,
                    f"{frame.name}: reserved bits beside AckReq are still set")
+            demand(frame.mark != GAP_MARK or frame.name.endswith("NAK_0"),
+                   f"{frame.name}: names a gap")
         key = (frame.source, frame.destination, frame.queue, frame.operation in range(13, 17))
         if frame.name.endswith("_ONLY") or "_ONLY_" in frame.name:
             self.open.pop(key, None)

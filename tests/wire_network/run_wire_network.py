@@ -14,11 +14,15 @@ import random
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "conformance"))
 import library  # noqa: E402
+
+sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "interop"))
+from check_capture import Checker, Reader  # noqa: E402
 
 SECONDS = 60
 INSIDE = "VERBENA_TEST_INSIDE"
@@ -170,6 +174,88 @@ def over_a_bad_line(report, variables):
         hosts.close()
 
 
+def with_faults(report, program, variables):
+    """A line of our own making that loses, doubles, changes the order and damages, on `lo`."""
+    seed = random.randrange(1 << 32)
+    faults = f"duplicate=1%,reorder=1%,corrupt=0.5%,drop=1%,seed={seed}"
+    ours_in = ",".join(item if item.startswith("seed") else f"in.{item}"
+                       for item in faults.split(","))
+    print(f"faults: {faults}", flush=True)
+    for direction, line in (("both ways", faults), ("what comes", ours_in)):
+        for agree in ("auto", "never"):
+            bad = {**variables, "VERBENA_FAULT": line, "VERBENA_AGREE": agree}
+            for words in (
+                ["ibv_rc_pingpong", "-c", "-s", "20001", "-n", "200"],
+                ["ib_write_bw", "-F", "-s", "65536", "-n", "300"],
+                ["ib_read_bw", "-F", "-s", "65536", "-n", "300"],
+                ["ib_send_bw", "-F", "-s", "8191", "-n", "300"],
+                ["ib_atomic_bw", "-F", "-n", "300"],
+            ):
+                gid = "1" if words[0] == "ib_send_bw" else "0"
+                command = with_gid([*words, "-d", "vrb_lo", "-p", "{port}"], gid)
+                report.case(f"faults, {direction}, {agree}: {' '.join(words)}",
+                            lambda c=command, v=bad: library.run_pair(c, v, SECONDS) and None)
+    slow = {**variables, "VERBENA_FAULT": "delay=1ms,jitter=500us,rate=200Mbit"}
+    command = ["ibv_rc_pingpong", "-c", "-n", "50", "-g", "0", "-d", "vrb_lo", "-p", "{port}"]
+    report.case("a slow line", lambda: check_slow(library.run_pair(command, slow, SECONDS)[0]))
+    report.case("probe: loss", lambda: probe(program, "loss", variables))
+    report.case("faults that nobody understands", lambda: wrong_faults(variables))
+    report.case("a recording", lambda: record({**variables, "VERBENA_FAULT": ours_in}))
+
+
+def check_slow(output):
+    took = float(output.split(" usec/iter")[0].split()[-1])
+    if took < 4000:  # four times a millisecond: both ends delay both ways
+        raise library.Failure(f"{took} us a round trip\n{output}")
+    return f"{took} us a round trip"
+
+
+def wrong_faults(variables):
+    for value in ("loss=1%", "drop=1"):
+        done = subprocess.run(["ibv_devinfo"], env={**variables, "VERBENA_FAULT": value},
+                              capture_output=True, text=True, check=False, timeout=SECONDS)
+        told = [line for line in done.stderr.splitlines() if f"VERBENA_FAULT={value}" in line]
+        if len(told) != 1 or value not in told[0]:
+            raise library.Failure(f"{value}: {done.stderr}")
+
+
+def record(variables):
+    """Both ends record; what came is damaged behind that, so the recordings are of good packets."""
+    with tempfile.TemporaryDirectory() as folder:
+        pattern = f"{folder}/%p.pcapng"
+        command = ["ibv_rc_pingpong", "-c", "-s", "20001", "-n", "100", "-g", "0"]
+        command += ["-d", "vrb_lo", "-p", "{port}"]
+        library.run_pair(command, {**variables, "VERBENA_CAPTURE": pattern}, SECONDS)
+        paths = sorted(pathlib.Path(folder).glob("*.pcapng"))
+        if len(paths) != 2:
+            raise library.Failure(f"{len(paths)} recordings")
+        return ", ".join(check_recording(path) for path in paths)
+
+
+def check_recording(path):
+    def tshark(*words):
+        done = subprocess.run(["tshark", "-n", "-r", path, *words], capture_output=True, text=True,
+                              check=False, timeout=SECONDS)
+        if done.returncode != 0:
+            raise library.Failure(f"tshark ends with {done.returncode}\n{done.stderr}")
+        return done.stdout
+
+    strange = tshark("-Y", "_ws.malformed or not infiniband")
+    if strange:
+        raise library.Failure("malformed for tshark:\n" + strange[:2000])
+    classic = path.with_suffix(".pcap")
+    tshark("-F", "pcap", "-w", classic)
+    checker = Checker(among_ours=True)
+    for frame in Reader(classic).frames():
+        checker.take(frame)
+    if checker.problems:
+        raise library.Failure(f"{len(checker.problems)} bad frames\n" + checker.problems[0])
+    # Each message has twenty packets, and goes there and back.
+    if checker.frames < 100 * 2 * 20:
+        raise library.Failure(f"only {checker.frames} frames")
+    return f"{checker.frames} frames"
+
+
 class Pair:
     """A server and its client on `lo`, by the wire."""
 
@@ -285,6 +371,7 @@ def main():
     for scene in ("exit", "agree", "multicast-errors", "multicast-ipv4"):
         report.case(f"probe: {scene}", lambda s=scene: probe(options.probe, s, on_lo))
     multicast(report, options.probe, variables)
+    with_faults(report, options.probe, on_lo)
     between_hosts(report, variables)
     over_a_bad_line(report, variables)
     return report.close()

@@ -112,6 +112,55 @@ bool agree() {
   return run("auto", "auto") && run("auto", "never") && run("never", "never");
 }
 
+// WRITEs over a line that loses one packet in a hundred.
+bool write_with_loss(const char* agree_on) {
+  constexpr std::uint32_t kBytes = 64 * 1024;
+  constexpr std::uint32_t kWrites = 300;
+  const auto side = [agree_on](Wire& wire, bool sends) {
+    setenv("VERBENA_AGREE", agree_on, 1);
+    setenv("VERBENA_FAULT", "in.drop=1%", 1);
+    Node node;
+    std::byte* const memory = map_pages(2 * kBytes);
+    ibv_mr* const mr = node.reg(memory, 2 * kBytes);
+    Address peer;
+    const Address own{0, mr->rkey, reinterpret_cast<std::uint64_t>(memory + kBytes), {}};
+    ibv_qp* const qp = node.meet(wire, own, peer);
+    for (std::uint32_t i = 0; sends && i < kWrites; ++i) {
+      std::memset(memory, static_cast<int>(i), kBytes);
+      require(post(qp, {.id = i,
+                        .memory = memory,
+                        .length = kBytes,
+                        .local_key = mr->lkey,
+                        .remote = peer.memory,
+                        .remote_key = peer.key}) == 0,
+              "ibv_post_send");
+      node.wait_success(i);
+    }
+    wire.meet();
+    if (!sends) {
+      const bool is_whole = std::all_of(memory + kBytes, memory + 2 * kBytes, [](std::byte each) {
+        return each == static_cast<std::byte>((kWrites - 1) & 0xff);
+      });
+      require(is_whole, "another content than the last WRITE's");
+      return;
+    }
+    const verbena_dv_qp service = service_of(qp);
+    const bool agrees = std::strcmp(agree_on, "auto") == 0;
+    require(service.wire_agreed == (agrees ? 1u : 0u), "agreed: %u", service.wire_agreed);
+    const auto part = 100.0 * static_cast<double>(service.wire_repeated) /
+                      static_cast<double>(service.wire_packets);
+    std::printf("%s: %.1f %% of %u packets were repeated\n", agree_on, part,
+                static_cast<unsigned>(service.wire_packets));
+    std::fflush(stdout);
+    require(service.wire_repeated > 0, "nothing was lost");
+    require(agrees ? part < 4 : part > 4, "%.1f %% repeated", part);
+  };
+  return run_two([&](Wire& wire) { side(wire, true); }, [&](Wire& wire) { side(wire, false); });
+}
+
+// Agreed, what is repeated is what was lost; otherwise it is all that was sent since.
+bool loss() { return write_with_loss("auto") && write_with_loss("never"); }
+
 // Where the two sides are, if not where we are: WIRE_PROBE_OTHER is a network namespace,
 // WIRE_PROBE_DEVICES the interfaces of the one and the other.
 void go_to(bool is_other) {
@@ -312,8 +361,11 @@ struct Scene {
   bool (*run)();
 };
 constexpr Scene kScenes[] = {
-    {"exit", leave_after_the_last_message}, {"agree", agree},
-    {"multicast-ipv4", multicast_ipv4},     {"multicast-ipv6", multicast_ipv6},
+    {"exit", leave_after_the_last_message},
+    {"agree", agree},
+    {"loss", loss},
+    {"multicast-ipv4", multicast_ipv4},
+    {"multicast-ipv6", multicast_ipv6},
     {"multicast-errors", multicast_errors},
 };
 
