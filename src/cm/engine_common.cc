@@ -8,7 +8,6 @@
 namespace verbena::cm {
 namespace {
 
-using wire::CmAttribute;
 using wire::RejReason;
 
 constexpr Duration kShortestWait = Duration::milliseconds(1);

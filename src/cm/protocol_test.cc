@@ -9,7 +9,6 @@ namespace verbena::cm {
 namespace {
 
 using Does = Habits::Does;
-using wire::CmAttribute;
 using wire::CmMessage;
 
 // Our engine, and a peer whose every word the test chooses.

@@ -18,6 +18,7 @@ class Chance {
     doubling_ = random_.below(30);
     lateness_ = random_.below(30);
     World& world = *world_;
+    if (random_.one_in(2)) world.share_host();
     for (unsigned i = 0; i < world.size(); ++i) {
       world[i].listen(4 + static_cast<std::uint32_t>(random_.below(64)));
       world[i].moods = [this] { return mood(); };
@@ -112,11 +113,11 @@ class Chance {
     Side& from = any_side();
     Side& to = any_side();
     if (random_.one_in(4)) {
-      from.resolve(to, random_.one_in(8) ? 99 : kDatagramService);
+      from.resolve(to, random_.one_in(8) ? 99 : to.datagram_service);
       return;
     }
     wire::Req req = request_for(from.gid, to.gid, world_->new_qp());
-    if (random_.one_in(10)) req.service_id = 1;
+    req.service_id = random_.one_in(10) ? 1 : to.service;
     from.connect(to, req);
   }
   void end_one() {

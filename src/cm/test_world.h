@@ -119,7 +119,8 @@ class Side {
   inline void pump();
   inline CommId connect(Side& to, wire::Req req);
   inline CommId connect(Side& to);
-  inline CommId resolve(Side& to, std::uint64_t service = kDatagramService);
+  inline CommId resolve(Side& to, std::uint64_t wanted);
+  inline CommId resolve(Side& to);
   inline void disconnect(CommId id);
   inline void release(CommId id);
   void release_all() {
@@ -127,9 +128,15 @@ class Side {
       release(id);
   }
   void listen(std::uint32_t backlog = 128) {
-    EXPECT_TRUE(engine.listen({.service_id = kService, .datagrams = false, .backlog = backlog}));
+    EXPECT_TRUE(engine.listen({.service_id = service, .datagrams = false, .backlog = backlog}));
     EXPECT_TRUE(
-        engine.listen({.service_id = kDatagramService, .connections = false, .backlog = backlog}));
+        engine.listen({.service_id = datagram_service, .connections = false, .backlog = backlog}));
+  }
+  // One of several processes of a host, who have one address and services of their own.
+  void share_host() {
+    gid = host_gid(1);
+    service += number_;
+    datagram_service += number_;
   }
   // The only one.
   CommId only() const {
@@ -143,6 +150,8 @@ class Side {
 
  public:
   Gid gid;
+  std::uint64_t service = kService;
+  std::uint64_t datagram_service = kDatagramService;
   Habits habits;
   std::function<Habits()> moods;  // new ones for each event
   std::map<CommId, Story> stories;
@@ -183,13 +192,43 @@ class World {
     for (const Duration delay : fate ? fate(sent) : std::vector{kWay})
       clock.after(delay, [this, mad] { arrive(mad); });
   }
+  void share_host() {
+    shares_host_ = true;
+    for (const auto& side : sides_)
+      side->share_host();
+  }
   void arrive(const Mad& mad) {
     for (const auto& side : sides_) {
-      if (side->gid != mad.route.remote) continue;
+      if (shares_host_ ? side.get() != steered(mad) : side->gid != mad.route.remote) continue;
       side->engine.receive({.local = mad.route.remote, .remote = mad.route.local}, mad.bytes,
                            clock.now);
       side->pump();
     }
+  }
+  // Whose a MAD is where all have one address: as port/steering.h finds it.
+  const Side* steered(const Mad& mad) const {
+    const auto parsed = wire::parse_cm(mad.bytes);
+    if (!parsed) return sides_[0].get();
+    const auto of_service = [this](std::uint64_t service) {
+      for (const auto& side : sides_)
+        if (side->service == service || side->datagram_service == service) return side.get();
+      return sides_[0].get();
+    };
+    const auto of_id = [this](std::uint32_t id) -> const Side* {
+      const std::uint32_t slot = id >> CommId::kSlotShift;
+      return slot >= 1 && slot <= sides_.size() ? sides_[slot - 1].get() : nullptr;
+    };
+    return std::visit(
+        [&](const auto& m) -> const Side* {
+          if constexpr (requires { m.remote_comm_id; }) {
+            return of_id(m.remote_comm_id);
+          } else if constexpr (requires { m.status; }) {
+            return of_id(m.request_id);
+          } else {
+            return of_service(m.service_id);
+          }
+        },
+        parsed->message);
   }
   // Everything that happens until then.
   void run(Duration time) {
@@ -227,6 +266,7 @@ class World {
 
  private:
   std::vector<std::unique_ptr<Side>> sides_;
+  bool shares_host_ = false;
   std::uint32_t next_qp_ = 0x100;
 };
 
@@ -267,10 +307,13 @@ inline CommId Side::connect(Side& to, wire::Req req) {
   return *id;
 }
 inline CommId Side::connect(Side& to) {
-  return connect(to, request_for(gid, to.gid, world_.new_qp()));
+  wire::Req req = request_for(gid, to.gid, world_.new_qp());
+  req.service_id = to.service;
+  return connect(to, req);
 }
-inline CommId Side::resolve(Side& to, std::uint64_t service) {
-  const auto id = engine.resolve({.local = gid, .remote = to.gid}, {.service_id = service},
+inline CommId Side::resolve(Side& to) { return resolve(to, to.datagram_service); }
+inline CommId Side::resolve(Side& to, std::uint64_t wanted) {
+  const auto id = engine.resolve({.local = gid, .remote = to.gid}, {.service_id = wanted},
                                  {.response_timeout = 18}, 7, world_.clock.now);
   EXPECT_TRUE(id);
   stories[*id] = {.active_qp = world_.new_qp()};
