@@ -91,7 +91,7 @@ std::vector<QpNum> Timers::take_due(Instant now) {
   return due;
 }
 
-Engine::Engine(Nic& nic) : nic_(nic), links_(nic, *this) {}
+Engine::Engine(Nic& nic) : nic_(nic), gsi_(nic, *this), links_(nic, *this) {}
 
 Result<Engine*, Error> Engine::start(Nic& nic) {
   std::unique_ptr<Engine> engine(new Engine(nic));

@@ -27,6 +27,7 @@
 #include "host/control.h"
 #include "host/doorbell.h"
 #include "nic/error.h"
+#include "nic/gsi.h"
 #include "nic/links.h"
 #include "nic/qp_table.h"
 
@@ -60,6 +61,7 @@ class Engine {
   static Result<Engine*, Error> start(Nic& nic);
 
   Links& links() { return links_; }
+  Gsi& gsi() { return gsi_; }
   host::Control& control() { return *control_; }
   // A new number for a queue pair, taking another slot when the slots are full.
   Result<QpNum, Error> reserve_number();
@@ -116,6 +118,7 @@ class Engine {
   void nudge_peers();
 
   Nic& nic_;
+  Gsi gsi_;
   Links links_;
   std::unique_ptr<host::Control> control_;
   std::unique_ptr<host::Doorbell> doorbell_;

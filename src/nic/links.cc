@@ -32,6 +32,7 @@ Links::Links(Nic& nic, Engine& engine) : nic_(nic), engine_(engine) {}
 
 void Links::started(host::Control& control) {
   control_ = &control;
+  engine_.gsi().started(control, *this);
   processes_[control.id()].link =
       LinkRef(new Link(*this, nic_.sections(), control.id(), control.page()));
   nic_.sharing().start(control, *this);
@@ -86,6 +87,7 @@ void Links::peer_up(std::unique_ptr<host::Peer> peer) {
 
 void Links::slot_reached(SlotNumber slot, host::PeerId id) {
   wire_slot_answered(slot, id);
+  engine_.gsi().slot_answered(slot, id);
   const auto found = processes_.find(id);
   if (found != processes_.end()) reached(slot, found->second);
 }
@@ -102,7 +104,11 @@ void Links::reached(SlotNumber slot, Process& process) {
 
 void Links::slot_unreachable(SlotNumber slot, host::Refusal why) {
   wire_slot_answered(slot, std::nullopt);
-  if (why == host::Refusal::kSelf) return reached(slot, processes_.at(control_->id()));
+  if (why == host::Refusal::kSelf) {
+    engine_.gsi().slot_is_ours(slot);
+    return reached(slot, processes_.at(control_->id()));
+  }
+  engine_.gsi().slot_answered(slot, std::nullopt);
   const auto found = waiting_.find(slot);
   if (found == waiting_.end()) return;
   const Waiting waiting = std::move(found->second);
@@ -252,6 +258,7 @@ bool Links::may_speak_for(const Process& process, QpNum number) const {
 
 void Links::message(host::PeerId from, std::span<const std::byte> bytes,
                     host::PrivateFd attachment) {
+  if (Gsi::is_message(bytes)) return engine_.gsi().message(bytes);
   if (is_for_wire(from, bytes, attachment)) return;
   const auto process = processes_.find(from);
   Message message;
@@ -346,6 +353,7 @@ void Links::take_not_ready(Process& from, const Message& refusal) {
 
 void Links::peer_down(host::PeerId id) {
   wire_peer_down(id);
+  engine_.gsi().peer_down(id);
   const auto found = processes_.find(id);
   if (found == processes_.end()) return;
   Process process = std::move(found->second);

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "nic/engine.h"
 #include "nic/links.h"
 #include "nic/wire_nic.h"
 
@@ -14,12 +15,13 @@ bool Links::use_wire(WireNic& wire) {
 
 void Links::plan_tick() {
   const Instant wire = wire_ ? wire_->group().next_deadline() : Instant::never();
-  control_->call_at(std::min(offers_at_, wire));
+  control_->call_at(std::min({offers_at_, wire, engine_.gsi().next_deadline()}));
 }
 
 void Links::tick(Instant now) {
   if (now >= offers_at_) try_offers(now);
   if (wire_) wire_->group().tick(now);
+  engine_.gsi().tick(now);
   plan_tick();
 }
 

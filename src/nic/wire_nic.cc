@@ -14,6 +14,7 @@
 #include "nic/nic_qp.h"
 #include "nic/sharing.h"
 #include "nic/wire_qp.h"
+#include "wire/datagram.h"
 #include "wire/packet.h"
 
 namespace verbena::nic {
@@ -190,6 +191,8 @@ void WireNic::take(const port::Received& packet, Recipient& recipient, const Now
   }
   if (to->value == kManagementQp) {
     counters_.management.fetch_add(1, std::memory_order_relaxed);
+    if (flows_.is_intact(packet)) return engine_.gsi().take_packet(*this, packet);
+    counters_.corrupt.fetch_add(1, std::memory_order_relaxed);
     return;
   }
   if (*to == kMulticastQp) {
@@ -219,6 +222,24 @@ void WireNic::take(const port::Received& packet, Recipient& recipient, const Now
   arrival.ip.flow = WireFlows::flow_of(packet);
   arrival.ip.traffic_class = static_cast<std::uint8_t>(packet.ecn);
   engine.receive(*parsed, arrival, qp->pair.window(), qp->pair.responder(), now);
+}
+
+void WireNic::send_management(const wire::Head& head, const port::Route& route,
+                              std::span<const std::byte> mad) {
+  const std::uint16_t source_port = port_.source_port(route.slot);
+  if (source_port == 0) return;
+  auto builder = trains_.take();
+  const std::size_t size = wire::datagram_bytes(head.opcode, mad.size());
+  if (const auto place = builder->place(route, static_cast<std::uint32_t>(size))) {
+    wire::DatagramBuilder datagram(place->room, head, mad.size());
+    std::ranges::copy(mad, datagram.payload().begin());
+    wire::FlowIcrc icrc(
+        {.source = route.from, .destination = route.to, .source_port = source_port});
+    datagram.finish(icrc, place->ip_id);
+    builder->commit();
+  }
+  if (!builder->flush(port_, clock_now())) builder->clear();
+  trains_.give_back(std::move(builder));
 }
 
 // ------------------------------------------------------------- packets of another process's queue

@@ -35,6 +35,7 @@
 #include "port/udp_port.h"
 #include "roce/reorder_buffer.h"
 #include "wire/malformed.h"
+#include "wire/packet.h"
 
 namespace verbena::nic {
 
@@ -83,6 +84,10 @@ class WireNic final : port::HandOver {
   Result<void, Error> detach(const MulticastGroup& group, QpNum qp);
   bool is_attached(QpNum qp) const { return multicast_.has(qp); }
 
+  // A datagram of queue pair 1, whose head and route are given. Lossy.
+  void send_management(const wire::Head& head, const port::Route& route,
+                       std::span<const std::byte> mad);
+
   // -- the control thread
   WireGroup& group() { return group_; }
   // A packet that came to another process of this host. Empty: it is too long.
@@ -94,7 +99,7 @@ class WireNic final : port::HandOver {
     std::atomic<std::uint64_t> corrupt{0};     // the ICRC is wrong
     std::atomic<std::uint64_t> malformed{0};   // and it is right
     std::atomic<std::uint64_t> nobody{0};      // no such queue pair, or it is not on the wire
-    std::atomic<std::uint64_t> management{0};  // for queue pair 1, which nobody serves yet
+    std::atomic<std::uint64_t> management{0};  // for queue pair 1
   };
   const Counters& counters() const { return counters_; }
 

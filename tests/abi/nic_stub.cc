@@ -181,4 +181,7 @@ extern "C" {
 // NOLINTNEXTLINE(readability-identifier-naming): a name for C and for dlsym
 [[gnu::visibility("default")]] extern const verbena::DvTable verbena_dv_table;
 constinit const verbena::DvTable verbena_dv_table{};
+// NOLINTNEXTLINE(readability-identifier-naming): a name for C and for dlsym
+[[gnu::visibility("default")]] extern const verbena::GsiTable verbena_gsi_table;
+constinit const verbena::GsiTable verbena_gsi_table{};
 }

@@ -17,8 +17,12 @@ import sys
 
 LISTED = pathlib.Path(__file__).with_name("libibverbs-44.symbols")
 INSTALLED = pathlib.Path("/usr/lib/x86_64-linux-gnu/libibverbs.so.1")
-# What only ours has, for our own libverbena (src/base/contracts.h).
-OWN = {"NODE VERBENA_PRIVATE_1", "OBJECT verbena_dv_table@@VERBENA_PRIVATE_1"}
+# What only ours has, for our own libverbena and librdmacm (src/base/contracts.h).
+OWN = {
+    "NODE VERBENA_PRIVATE_1",
+    "OBJECT verbena_dv_table@@VERBENA_PRIVATE_1",
+    "OBJECT verbena_gsi_table@@VERBENA_PRIVATE_1",
+}
 # Our own object may need no more: it lives in other people's processes.
 ALLOWED_NEEDED = {"libc.so.6", "libm.so.6", "ld-linux-x86-64.so.2", "libgcc_s.so.1"}
 

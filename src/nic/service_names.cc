@@ -1,0 +1,147 @@
+// SPDX-License-Identifier: MIT
+#include "nic/service_names.h"
+
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstdio>
+#include <memory>
+#include <mutex>
+#include <span>
+#include <utility>
+
+#include "base/unique_fd.h"
+#include "host/netlink.h"
+#include "host/raw_calls.h"
+#include "wire/ip.h"
+
+namespace verbena::nic {
+namespace {
+
+namespace raw = host::raw;
+
+constexpr std::size_t kKnownMax = 1024;
+
+struct Name {
+  sockaddr_un address{};
+  socklen_t size = 0;
+  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
+};
+
+// A Gid in hexadecimal, or the family.
+void print_place(const ServicePlace& place, std::span<char, 33> text) {
+  switch (place.kind) {
+    case ServicePlace::Kind::kAllIpv4: std::snprintf(text.data(), text.size(), "ipv4"); return;
+    case ServicePlace::Kind::kAllIpv6: std::snprintf(text.data(), text.size(), "ipv6"); return;
+    case ServicePlace::Kind::kAddress: break;
+  }
+  for (std::size_t i = 0; i < sizeof place.address.bytes; ++i)
+    std::snprintf(text.data() + 2 * i, 3, "%02x", place.address.bytes[i]);
+}
+
+Name name_of(const ServicePlace& place, std::optional<SlotNumber> slot = std::nullopt) {
+  Name name;
+  name.address.sun_family = AF_UNIX;
+  char where[33] = {};
+  print_place(place, where);
+  char* const text = name.address.sun_path + 1;  // an abstract name
+  const std::size_t room = sizeof name.address.sun_path - 1;
+  const auto service = static_cast<unsigned long long>(place.service);
+  const int length =
+      slot ? std::snprintf(text, room, "verbena/port/%016llx/%s/%u", service, where, slot->value)
+           : std::snprintf(text, room, "verbena/port/%016llx/%s", service, where);
+  name.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 +
+                                     static_cast<std::size_t>(length));
+  return name;
+}
+
+int datagram_socket() {
+  constexpr int kType = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+  return static_cast<int>(syscall(SYS_socket, AF_UNIX, kType, 0));
+}
+
+// Connecting a datagram socket says whether the name is bound, and disturbs nobody.
+bool is_bound(int socket, const Name& name) {
+  return raw::connect(socket, name.get(), name.size) == 0;
+}
+
+UniqueFd probe_socket() { return host::socket_for_a_moment(AF_UNIX, SOCK_DGRAM, 0); }
+
+}  // namespace
+
+ServiceNames::Claimed ServiceNames::on_control(const ServicePlace& place,
+                                               std::optional<SlotNumber> slot) {
+  const auto found = held_.find(place);
+  if (!slot && found != held_.end()) return Claimed::kTaken;
+  if (slot && found == held_.end()) return Claimed::kGone;
+  host::PrivateFd socket = control_.descriptors().make([] { return datagram_socket(); });
+  if (!socket) return Claimed::kNoDescriptor;
+  const Name name = name_of(place, slot);
+  if (raw::bind(socket.get(), name.get(), name.size) != 0) {
+    return errno == EADDRINUSE ? Claimed::kTaken : Claimed::kNoDescriptor;
+  }
+  (slot ? found->second.serving : held_[place].claim) = std::move(socket);
+  return Claimed::kYes;
+}
+
+ServiceNames::Claimed ServiceNames::claim(const ServicePlace& place) {
+  // The task may outlive the call.
+  auto* const result = new Claimed(Claimed::kGone);
+  if (!control_.call([=, this] { *result = on_control(place, std::nullopt); })) {
+    return Claimed::kGone;
+  }
+  return *std::unique_ptr<Claimed>(result);
+}
+
+ServiceNames::Claimed ServiceNames::serve(const ServicePlace& place, SlotNumber slot) {
+  auto* const result = new Claimed(Claimed::kGone);
+  if (!control_.call([=, this] { *result = on_control(place, slot); })) return Claimed::kGone;
+  return *std::unique_ptr<Claimed>(result);
+}
+
+// Waits, so that the name is free for whoever is told that we have left.
+void ServiceNames::release(const ServicePlace& place) {
+  static_cast<void>(control_.call([=, this] { held_.erase(place); }));
+}
+
+bool ServiceNames::is_claimed(const ServicePlace& place) {
+  const UniqueFd socket = probe_socket();
+  return socket && is_bound(socket.get(), name_of(place));
+}
+
+std::optional<SlotNumber> ServiceNames::find_at(const ServicePlace& place) {
+  const UniqueFd socket = probe_socket();
+  if (!socket || !is_bound(socket.get(), name_of(place))) return std::nullopt;
+  {
+    const std::lock_guard guard(known_lock_);
+    const auto known = known_.find(place);
+    if (known != known_.end() && is_bound(socket.get(), name_of(place, known->second))) {
+      return known->second;
+    }
+  }
+  for (std::uint16_t slot = 0; slot < kSlotCount; ++slot) {
+    if (!is_bound(socket.get(), name_of(place, SlotNumber{slot}))) continue;
+    const std::lock_guard guard(known_lock_);
+    if (known_.size() >= kKnownMax) known_.clear();
+    known_[place] = SlotNumber{slot};
+    return SlotNumber{slot};
+  }
+  return std::nullopt;
+}
+
+std::optional<SlotNumber> ServiceNames::find(std::uint64_t service, const Gid& address) {
+  if (auto slot = find_at({.service = service, .address = address})) return slot;
+  const auto all =
+      wire::is_ipv4(address) ? ServicePlace::Kind::kAllIpv4 : ServicePlace::Kind::kAllIpv6;
+  return find_at({.service = service, .kind = all});
+}
+
+bool ServiceNames::was_found(std::uint64_t service) {
+  const std::lock_guard guard(known_lock_);
+  const auto first = known_.lower_bound({.service = service});
+  return first != known_.end() && first->first.service == service;
+}
+
+}  // namespace verbena::nic
