@@ -1,0 +1,48 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+"""Compares what a librdmacm.so.1 exports with the list of rdma-core 44, librdmacm-44.symbols, in
+the form of symbols.py. What is not there yet is named, and skipped.
+"""
+
+import argparse
+import pathlib
+import re
+import sys
+
+import symbols
+
+LISTED = pathlib.Path(__file__).with_name("librdmacm-44.symbols")
+INSTALLED = pathlib.Path("/usr/lib/x86_64-linux-gnu/librdmacm.so.1")
+# rsockets, which are not built yet, but for rpoll.
+MISSING = re.compile(r"FUNC r(?!dma_|poll@)\w+@@RDMACM_1\.0")
+MISSING_COUNT = 26
+NEEDED = symbols.ALLOWED_NEEDED | {"libibverbs.so.1"}
+
+
+def is_44(library):
+    return re.search(r"\.44\.\d+$", library.resolve().name)
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("library", metavar="LIBRARY")
+    options = parser.parse_args()
+    wanted = LISTED.read_text().splitlines()
+    missing = [line for line in wanted if MISSING.match(line)]
+    results = [len(missing) == MISSING_COUNT]
+    print(f"SKIP {len(missing)} functions of rsockets: they are not built yet")
+    if INSTALLED.exists() and is_44(INSTALLED):
+        results.append(symbols.compare(str(INSTALLED), wanted, symbols.listing(INSTALLED)))
+    there = [line for line in wanted if line not in missing]
+    results.append(symbols.compare(options.library, there, symbols.listing(options.library)))
+    dynamic = symbols.readelf("--dynamic", options.library)
+    needed = set(re.findall(r"Shared library: \[(\S+)\]", dynamic))
+    results.append(needed <= NEEDED and "Library soname: [librdmacm.so.1]" in dynamic)
+    if not results[-1]:
+        print(f"{options.library}: needs {sorted(needed - NEEDED)}, or has another SONAME")
+    print(f"{results.count(True)} passed, {results.count(False)} failed, 1 skipped")
+    return 0 if all(results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

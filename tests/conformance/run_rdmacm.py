@@ -1,0 +1,154 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+"""Debian's rdmacm-utils, and perftest with -R, unmodified, between two processes of this host; and
+what happens where nobody listens, or somebody does already.
+"""
+
+import argparse
+import os
+import re
+import shutil
+import sys
+import time
+
+sys.dont_write_bytecode = True
+import library  # noqa: E402
+
+SECONDS = 60
+HOST = "127.0.0.1"
+NAMES = "/proc/net/unix"
+PORT_SPACES = {"tcp": 0x0106, "udp": 0x0111}
+
+
+def is_served(space, port):
+    """Whether some process listens for rdma_cm there."""
+    service = f"@verbena/port/{PORT_SPACES[space] << 16 | port:016x}/"
+    with open(NAMES, encoding="ascii", errors="replace") as lines:
+        return any(re.search(re.escape(service) + r"\w+/\d+$", line) for line in lines)
+
+
+# Server, client (`{host}` is where), port space, port, and what the client must print.
+PAIRS = [
+    ("rping -s -C 10 -v", "rping -c -a {host} -C 10 -v", "tcp", 7174, "rdma-ping-9"),
+    ("rping -s -C 3 -S 4096 -V", "rping -c -a {host} -C 3 -S 4096 -V", "tcp", 7174, ""),
+    ("rping -s -q -C 5", "rping -c -q -a {host} -C 5", "tcp", 7174, ""),
+    ("ucmatose", "ucmatose -s {host}", "tcp", 7471, "return status 0"),
+    ("ucmatose -c 20 -C 50 -S 4000", "ucmatose -s {host} -c 20 -C 50 -S 4000", "tcp", 7471,
+     "return status 0"),
+    ("ucmatose -m", "ucmatose -s {host} -m", "tcp", 7471, "return status 0"),
+    ("udaddy", "udaddy -s {host}", "udp", 7174, "return status 0"),
+    ("udaddy -c 5 -C 20", "udaddy -s {host} -c 5 -C 20", "udp", 7174, "return status 0"),
+    ("rdma_server", "rdma_client -s {host}", "tcp", 7471, "end 0"),
+    ("ib_write_bw -R -n 200 -p 18515", "ib_write_bw -R -n 200 -p 18515 {host}", "tcp", 18515,
+     "BW average"),
+    ("ib_send_bw -R -n 200", "ib_send_bw -R -n 200 {host}", "tcp", 18515, "BW average"),
+    ("ib_send_lat -R -n 200", "ib_send_lat -R -n 200 {host}", "tcp", 18515, "t_typical"),
+    ("ib_read_lat -R -n 200", "ib_read_lat -R -n 200 {host}", "tcp", 18515, "t_typical"),
+]
+# Its server serves on and on.
+ENDLESS = ("cmtime -c 100", "cmtime -s {host} -c 100", "tcp", 7471, "disconnect")
+
+
+def run_pair(variables, case, is_endless=False):
+    server_words, client_words, space, port, expected = case
+    # The kernel takes the names of who went before back a moment after that.
+    library.wait_for(lambda: not is_served(space, port), SECONDS)
+    server = library.Program(server_words.split(), variables)
+    client = None
+    try:
+        ready = library.wait_for(
+            lambda: is_served(space, port) or server.process.poll() is not None, SECONDS
+        )
+        if not ready or server.process.poll() is not None:
+            raise library.Failure("the server does not listen\n" + server.output())
+        client = library.Program(client_words.format(host=HOST).split(), variables)
+        both = [client] if is_endless else [client, server]
+        library.wait_for(lambda: all(one.process.poll() is not None for one in both), SECONDS)
+        wrong = [one.arguments[0] for one in both if one.process.poll() != 0]
+        if wrong or expected not in client.output():
+            states = [one.process.poll() for one in both]
+            raise library.Failure(f"exit statuses {states}\n" + library.told(client, server))
+    finally:
+        for program in (server, client):
+            if program:
+                program.kill()
+
+
+def run_alone(variables, words, expected, seconds):
+    """A program that must end by itself in that time, and say why."""
+    began = time.monotonic()
+    program = library.Program(words.split(), variables)
+    try:
+        ended = library.wait_for(lambda: program.process.poll() is not None, seconds)
+        if not ended or expected not in program.output():
+            took = time.monotonic() - began
+            raise library.Failure(f"{expected!r} not seen in {took:.1f} s\n{program.output()}")
+    finally:
+        program.kill()
+
+
+def run_port_taken(variables):
+    first = library.Program(["rping", "-s"], variables)
+    try:
+        if not library.wait_for(lambda: is_served("tcp", 7174), SECONDS):
+            raise library.Failure("the server does not listen\n" + first.output())
+        run_alone(variables, "rping -s", "rdma_bind_addr: ", SECONDS)
+        run_alone(variables, f"rping -s -a {HOST}", "rdma_bind_addr: ", SECONDS)
+    finally:
+        first.kill()
+    # The port is free as soon as its process is gone, however it went.
+    run_pair(variables, PAIRS[0])
+
+
+def run_dying_server(variables):
+    """A client whose server is killed hears of it."""
+    server = library.Program(["rping", "-s", "-P"], variables)
+    client = None
+    try:
+        library.wait_for(lambda: is_served("tcp", 7174), SECONDS)
+        client = library.Program(["rping", "-c", "-a", HOST, "-v"], variables)
+        if not library.wait_for(lambda: "rdma-ping-100:" in client.output(), SECONDS):
+            raise library.Failure("no connection\n" + library.told(client, server))
+        server.kill()
+        if not library.wait_for(lambda: client.process.poll() is not None, SECONDS):
+            raise library.Failure("the client goes on\n" + client.output()[-1000:])
+    finally:
+        for program in (server, client):
+            if program:
+                program.kill()
+
+
+def run_all(report, variables):
+    for case in PAIRS:
+        if not shutil.which(case[0].split()[0]):
+            raise SystemExit(f"{case[0].split()[0]} is not installed: run scripts/setup test")
+        report.case(case[1].format(host=HOST), lambda case=case: run_pair(variables, case))
+    report.case(ENDLESS[1].format(host=HOST), lambda: run_pair(variables, ENDLESS, True))
+    report.case("nobody listens: REQ", lambda: run_alone(
+        variables, f"rping -c -a {HOST} -C 1", "RDMA_CM_EVENT_REJECTED, error 8", SECONDS))
+    report.case("nobody listens: SIDR_REQ", lambda: run_alone(
+        variables, f"udaddy -s {HOST}", "RDMA_CM_EVENT_UNREACHABLE, error: 1", SECONDS))
+    report.case("a port that is taken", lambda: run_port_taken(variables))
+    report.case("a server that dies", lambda: run_dying_server(variables))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--library",
+        default=os.environ.get("VERBENA_LIBRARY"),
+        help="the folder that has librdmacm.so.1 (or set VERBENA_LIBRARY)",
+    )
+    library.add_mode(parser)
+    parser.add_argument("--only", metavar="REGEX", help="run only the cases whose name matches")
+    options = parser.parse_args()
+    if not options.library:
+        parser.error("--library or VERBENA_LIBRARY is needed")
+    report = library.Report(options.only)
+    for mode in library.modes(options.mode):
+        run_all(report, library.environment(options.library, mode))
+    return report.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())
