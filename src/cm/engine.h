@@ -138,7 +138,7 @@ class Engine {
   void act(Action action, Connection* connection, const Arrival& arrival);
   void take_request(const Arrival& arrival);
   bool is_stale(const Arrival& arrival, const wire::Req& req);
-  void drop(Connection& connection, Instant now);
+  bool drop(Connection& connection, Instant now);
   void admit(const Arrival& arrival, const wire::Req& req, Listener& listener);
   void refuse_request(const Arrival& arrival, const wire::Req& req, wire::RejReason reason);
   void take_resolve_request(const Arrival& arrival);

@@ -66,6 +66,7 @@ void Engine::act(Action action, Connection* c, const Arrival& arrival) {
     case kEndTimeWait:
     case kDropHalfOpen:
     case kDropEstablished:
+    case kDropDisconnecting:
     case kWithdraw:
     case kTurnDown:
     case kWindDown:
@@ -84,10 +85,9 @@ void Engine::take_reply(Connection& c, const Arrival& arrival) {
   c.transaction = arrival.mad.transaction_id;
   Connection* const old =
       rep.local_qp.is_reserved() ? nullptr : connections_.by_qp(arrival.route.remote, rep.local_qp);
-  if (old != nullptr) {  // 12.9.8.3.1
+  if (old != nullptr && drop(*old, arrival.now)) {  // 12.9.8.3.1
     tell(c, EventKind::kRejected, nullptr);
-    send_rejection(c, {.reason = wire::RejReason::kStaleConnection}, arrival.now);
-    return drop(*old, arrival.now);
+    return send_rejection(c, {.reason = wire::RejReason::kStaleConnection}, arrival.now);
   }
   if (!rep.local_qp.is_reserved()) connections_.list_by_qp(c);
   c.state = State::kReplyReceived;

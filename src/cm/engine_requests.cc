@@ -44,19 +44,23 @@ void Engine::take_request(const Arrival& arrival) {
 bool Engine::is_stale(const Arrival& arrival, const wire::Req& req) {
   const Gid& from = arrival.route.remote;
   Connection* old = connections_.by_remote(from, req.local_comm_id, Role::kPassive);
-  if (old != nullptr && old->state == State::kTimeWait) {
+  if (old != nullptr) {
+    if (old->state != State::kTimeWait && drop(*old, arrival.now)) return true;
     connections_.unlist_by_remote(*old);
-    old = nullptr;
   }
-  if (old == nullptr && !req.local_qp.is_reserved()) old = connections_.by_qp(from, req.local_qp);
-  if (old == nullptr) return false;
-  drop(*old, arrival.now);
-  return true;
+  if (req.local_qp.is_reserved()) return false;
+  old = connections_.by_qp(from, req.local_qp);
+  return old != nullptr && drop(*old, arrival.now);
 }
 
-void Engine::drop(Connection& c, Instant now) {
+// Whether there is still something to be done before the new one can be.
+bool Engine::drop(Connection& c, Instant now) {
   ++counters_.stale;
   const Action action = decide(c.state, Input::kStale);
+  if (action == Action::kDropDisconnecting) {
+    end_connection(c, Ending::kStale, nullptr, now);
+    return false;
+  }
   if (action == Action::kDropEstablished) {
     c.is_stale = true;
     send_disconnect(c, {}, now);
@@ -64,6 +68,7 @@ void Engine::drop(Connection& c, Instant now) {
     tell(c, EventKind::kRejected, nullptr);
     send_rejection(c, {.reason = RejReason::kStaleConnection}, now);
   }
+  return true;
 }
 
 void Engine::admit(const Arrival& arrival, const wire::Req& req, Listener& listener) {

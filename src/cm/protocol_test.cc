@@ -315,10 +315,26 @@ TEST_F(CmProtocol, AReplyFromAQueuePairInUseIsStale) {
   hear(rep);
   const auto all = said();
   ASSERT_EQ(all.size(), 2u);
-  EXPECT_EQ(std::get<wire::Rej>(all[0]).reason, wire::RejReason::kStaleConnection);
-  EXPECT_EQ(std::get<wire::Dreq>(all[1]).remote_comm_id, 0x2000u);
+  EXPECT_EQ(std::get<wire::Dreq>(all[0]).remote_comm_id, 0x2000u);
+  EXPECT_EQ(std::get<wire::Rej>(all[1]).reason, wire::RejReason::kStaleConnection);
   expect_told({EventKind::kRejected});
   EXPECT_EQ(last.id, second);
+}
+
+// A process that was killed never answers; its successor may have its queue pair, or its id.
+TEST_F(CmProtocol, AStaleConnectionThatWeDisconnectHasItsAnswer) {
+  for (const auto& [qp, comm_id] : {std::pair(0x50u, 0x1001u), std::pair(0x51u, 0x1000u)}) {
+    const CommId id = standing();
+    ASSERT_TRUE(engine.disconnect(id, {}, now));
+    only<wire::Dreq>();
+    hear(request({qp}, comm_id));
+    expect_silence();
+    expect_told({EventKind::kDisconnected, EventKind::kRequest});
+    engine.release(id, now);
+    engine.release(last.id, now);
+    said();
+    wait(Duration::seconds(100));
+  }
 }
 
 TEST_F(CmProtocol, HalfOpenConnectionsThatAreStaleAreRejected) {

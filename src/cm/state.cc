@@ -80,6 +80,7 @@ constexpr Rule kRules[] = {
     {S::kDisconnectSent, I::kDrep, kTakeDisconnectAnswer},
     {S::kDisconnectSent, I::kLap, kRefusePath},
     {S::kDisconnectSent, I::kTimer, kRetry},
+    {S::kDisconnectSent, I::kStale, kDropDisconnecting},
     {S::kDisconnectSent, I::kRelease, kLetGo},
 
     {S::kTimeWait, I::kReq, kRepeatRejection},
@@ -181,6 +182,7 @@ const char* name_of(Action action) {
     case kEndTimeWait: return "end time wait";
     case kDropHalfOpen: return "drop half open";
     case kDropEstablished: return "drop established";
+    case kDropDisconnecting: return "drop disconnecting";
     case kWithdraw: return "withdraw";
     case kTurnDown: return "turn down";
     case kWindDown: return "wind down";

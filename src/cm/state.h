@@ -95,6 +95,7 @@ enum class Action : std::uint8_t {
   // The peer has forgotten it.
   kDropHalfOpen,
   kDropEstablished,
+  kDropDisconnecting,  // which is as good as an answer to our DREQ
   // Release.
   kWithdraw,         // REJ for want of time: the peer may not know our id yet
   kTurnDown,         // REJ, or SIDR_REP that rejects
