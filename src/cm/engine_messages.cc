@@ -72,7 +72,7 @@ void Engine::act(Action action, Connection* c, const Arrival& arrival) {
     case kWindDown:
     case kStartDisconnect:
     case kLetGo:
-    case kForget: VERBENA_ASSERT(!"an action of no message");
+    case kForget: VERBENA_ASSERT(false);  // an action of no message
   }
 }
 

@@ -42,8 +42,10 @@ class Crowd {
 
  private:
   void settle() {
-    for (bool is_busy = true; is_busy;)
-      is_busy = turn(a_, b_) | turn(b_, a_);
+    for (bool is_busy = true; is_busy;) {
+      const bool first = turn(a_, b_);
+      is_busy = turn(b_, a_) || first;
+    }
   }
   bool turn(Engine& from, Engine& to) {
     bool is_busy = false;
