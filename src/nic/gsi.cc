@@ -28,8 +28,7 @@ constexpr std::uint32_t kMagic = 0x56'47'53'01;
 constexpr Duration kPause = Duration::milliseconds(1);
 // Addresses come and go.
 constexpr Duration kKnownFor = Duration::seconds(1);
-constexpr unsigned kLooksAgain = 25;
-constexpr long kPauseToLookAgain = 1'000'000;  // nanoseconds
+constexpr long kPauseToLookAgain = 2'000'000;  // nanoseconds
 constexpr Duration kFlushPatience = Duration::milliseconds(50);
 constexpr QpNum kGsiQp{1};
 
@@ -90,7 +89,7 @@ std::optional<SlotNumber> Gsi::slot_of_service(std::uint64_t service, const GsiM
     const auto known = requests_.find(request);
     if (known != requests_.end()) return known->second;
   }
-  const auto slot = names_->find(service, mad.to);
+  const auto slot = names_->find(service, mad.to, clock_now());
   if (!slot) return slot;
   const std::lock_guard guard(requests_lock_);
   if (!requests_.emplace(request, *slot).second) return slot;
@@ -168,7 +167,7 @@ void Gsi::send_near(const GsiMad& mad) {
   auto slot = slot_for(*parsed, mad);
   // Programs close their listener and open it again while their peer connects anew: what was served
   // a moment ago may soon be again.
-  for (unsigned i = 0; !slot && i < kLooksAgain && was_served(*parsed); ++i) {
+  while (!slot && was_served(*parsed)) {
     const timespec pause{.tv_sec = 0, .tv_nsec = kPauseToLookAgain};
     nanosleep(&pause, nullptr);
     slot = slot_for(*parsed, mad);
@@ -182,7 +181,7 @@ bool Gsi::was_served(const wire::CmMad& request) {
   const auto* const req = std::get_if<wire::Req>(&request.message);
   const auto* const sidr = std::get_if<wire::SidrReq>(&request.message);
   if (!req && !sidr) return false;
-  return names_->was_found(req ? req->service_id : sidr->service_id);
+  return names_->was_found(req ? req->service_id : sidr->service_id, clock_now());
 }
 
 void Gsi::send_to_slot(SlotNumber slot, const GsiMad& mad) {
@@ -226,6 +225,8 @@ void Gsi::take_packet(WireNic& wire, const port::Received& received) {
   if (!parsed) return;
   const auto slot = slot_for(*parsed, mad);
   if (slot) return send_to_slot(*slot, mad);
+  // Here nobody may wait until it is served again; but who asks will ask again.
+  if (was_served(*parsed)) return;
   if (const auto refusal = refusal_of(*parsed, mad)) send_on_wire(wire, *refusal);
 }
 

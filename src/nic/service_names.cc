@@ -23,6 +23,7 @@ namespace {
 namespace raw = host::raw;
 
 constexpr std::size_t kKnownMax = 1024;
+constexpr Duration kMoment = Duration::milliseconds(500);
 
 struct Name {
   sockaddr_un address{};
@@ -111,37 +112,42 @@ bool ServiceNames::is_claimed(const ServicePlace& place) {
   return socket && is_bound(socket.get(), name_of(place));
 }
 
-std::optional<SlotNumber> ServiceNames::find_at(const ServicePlace& place) {
+std::optional<SlotNumber> ServiceNames::find_at(const ServicePlace& place, Instant now) {
   const UniqueFd socket = probe_socket();
   if (!socket || !is_bound(socket.get(), name_of(place))) return std::nullopt;
   {
     const std::lock_guard guard(known_lock_);
     const auto known = known_.find(place);
-    if (known != known_.end() && is_bound(socket.get(), name_of(place, known->second))) {
-      return known->second;
+    if (known != known_.end() && is_bound(socket.get(), name_of(place, known->second.slot))) {
+      known->second.found = now;
+      return known->second.slot;
     }
   }
   for (std::uint16_t slot = 0; slot < kSlotCount; ++slot) {
     if (!is_bound(socket.get(), name_of(place, SlotNumber{slot}))) continue;
     const std::lock_guard guard(known_lock_);
     if (known_.size() >= kKnownMax) known_.clear();
-    known_[place] = SlotNumber{slot};
+    known_[place] = {SlotNumber{slot}, now};
     return SlotNumber{slot};
   }
   return std::nullopt;
 }
 
-std::optional<SlotNumber> ServiceNames::find(std::uint64_t service, const Gid& address) {
-  if (auto slot = find_at({.service = service, .address = address})) return slot;
+std::optional<SlotNumber> ServiceNames::find(std::uint64_t service, const Gid& address,
+                                             Instant now) {
+  if (auto slot = find_at({.service = service, .address = address}, now)) return slot;
   const auto all =
       wire::is_ipv4(address) ? ServicePlace::Kind::kAllIpv4 : ServicePlace::Kind::kAllIpv6;
-  return find_at({.service = service, .kind = all});
+  return find_at({.service = service, .kind = all}, now);
 }
 
-bool ServiceNames::was_found(std::uint64_t service) {
+bool ServiceNames::was_found(std::uint64_t service, Instant now) {
   const std::lock_guard guard(known_lock_);
-  const auto first = known_.lower_bound({.service = service});
-  return first != known_.end() && first->first.service == service;
+  for (auto each = known_.lower_bound({.service = service});
+       each != known_.end() && each->first.service == service; ++each) {
+    if (now - each->second.found < kMoment) return true;
+  }
+  return false;
 }
 
 }  // namespace verbena::nic

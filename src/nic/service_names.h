@@ -22,6 +22,7 @@
 #include <string>
 
 #include "base/mutex.h"
+#include "base/time.h"
 #include "base/types.h"
 #include "host/control.h"
 
@@ -51,9 +52,9 @@ class ServiceNames {
   // Any thread, by a socket of the moment.
   static bool is_claimed(const ServicePlace& place);
   // Who serves what is sent to this address. None: nobody does.
-  std::optional<SlotNumber> find(std::uint64_t service, const Gid& address);
-  // Whether find() found somebody before.
-  bool was_found(std::uint64_t service);
+  std::optional<SlotNumber> find(std::uint64_t service, const Gid& address, Instant now);
+  // Whether find() found somebody a moment ago.
+  bool was_found(std::uint64_t service, Instant now);
 
  private:
   struct Held {
@@ -61,13 +62,17 @@ class ServiceNames {
     host::PrivateFd serving;
   };
   Claimed on_control(const ServicePlace& place, std::optional<SlotNumber> slot);
-  std::optional<SlotNumber> find_at(const ServicePlace& place);
+  std::optional<SlotNumber> find_at(const ServicePlace& place, Instant now);
 
   host::Control& control_;
   std::map<ServicePlace, Held> held_;  // the control thread's
 
   Mutex known_lock_;
-  std::map<ServicePlace, SlotNumber> known_;
+  struct Known {
+    SlotNumber slot;
+    Instant found;
+  };
+  std::map<ServicePlace, Known> known_;
 };
 
 }  // namespace verbena::nic

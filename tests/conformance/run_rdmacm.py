@@ -1,18 +1,22 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-"""Debian's rdmacm-utils, and perftest with -R, unmodified, between two processes of this host; and
-what happens where nobody listens, or somebody does already.
+"""Debian's rdmacm-utils, perftest with -R and rdma-core's test_rdmacm, unmodified, on this host;
+and what happens where nobody listens, or somebody does already.
 """
 
 import argparse
 import os
+import pathlib
 import re
 import shutil
+import subprocess
 import sys
+import tempfile
 import time
 
 sys.dont_write_bytecode = True
 import library  # noqa: E402
+import run_pyverbs as pyverbs  # noqa: E402
 
 SECONDS = 60
 HOST = "127.0.0.1"
@@ -118,6 +122,20 @@ def run_dying_server(variables):
                 program.kill()
 
 
+def run_pyverbs(variables, folder):
+    """The ten cases of rdma-core's test_rdmacm, which look at /sys/class/infiniband."""
+    tests = pyverbs.unpack(pathlib.Path(folder))
+    command = [
+        pathlib.Path(variables["LD_LIBRARY_PATH"]).parent / "bin" / "verbena", "run", "--",
+        pyverbs.PYTHON, tests / "run_tests.py", "--dev", "vrb_lo", "tests.test_rdmacm",
+    ]
+    done = subprocess.run(
+        command, env=variables, capture_output=True, text=True, timeout=3 * SECONDS, check=False
+    )
+    if done.returncode != 0 or "Ran 10 tests" not in done.stderr or "skipped" in done.stderr:
+        raise library.Failure(done.stdout + done.stderr)
+
+
 def run_all(report, variables):
     for case in PAIRS:
         if not shutil.which(case[0].split()[0]):
@@ -130,6 +148,10 @@ def run_all(report, variables):
         variables, f"udaddy -s {HOST}", "RDMA_CM_EVENT_UNREACHABLE, error: 1", SECONDS))
     report.case("a port that is taken", lambda: run_port_taken(variables))
     report.case("a server that dies", lambda: run_dying_server(variables))
+    if not pyverbs.SUITE.is_dir():
+        raise SystemExit("python3-pyverbs is not installed: run scripts/setup test")
+    with tempfile.TemporaryDirectory() as folder:
+        report.case("pyverbs test_rdmacm", lambda: run_pyverbs(variables, folder))
 
 
 def main():

@@ -115,6 +115,47 @@ class TwoHosts:
                     program.kill()
 
 
+    def serves(self, service):
+        shown = subprocess.run([*self.enter, "cat", f"/proc/{self.other.pid}/net/unix"],
+                               capture_output=True, text=True, check=False)
+        return f"@verbena/port/{service:016x}/" in shown.stdout
+
+    def connect(self, server_words, client_words, service, variables):
+        """Two programs that use rdma_cm."""
+        server = library.Program([*self.enter, *server_words],
+                                 {**variables, "VERBENA_DEVICES": "vb"})
+        client = None
+        try:
+            if not library.wait_for(lambda: self.serves(service), SECONDS):
+                raise library.Failure("the server does not listen\n" + server.output())
+            client = library.Program(client_words, {**variables, "VERBENA_DEVICES": "va"})
+            both = (client, server)
+            library.wait_for(lambda: all(x.process.poll() is not None for x in both), SECONDS)
+            if any(x.process.poll() != 0 for x in both):
+                raise library.Failure(library.told(client, server))
+        finally:
+            for program in (server, client):
+                if program:
+                    program.kill()
+
+
+def by_rdma_cm(report, variables):
+    hosts = TwoHosts(1500)
+    try:
+        for address in (ADDRESSES[1], "fd00::2", "fe80::2%va"):
+            any_address = "::" if ":" in address else "0.0.0.0"
+            report.case(f"rping to {address}", lambda a=address, s=any_address: hosts.connect(
+                ["rping", "-s", "-a", s, "-C", "20"], ["rping", "-c", "-a", a, "-C", "20"],
+                0x1061C06, variables))
+        report.case("ucmatose", lambda: hosts.connect(
+            ["ucmatose", "-c", "10"], ["ucmatose", "-s", ADDRESSES[1], "-c", "10"], 0x1061D2F,
+            variables))
+        report.case("udaddy", lambda: hosts.connect(
+            ["udaddy"], ["udaddy", "-s", ADDRESSES[1]], 0x1111C06, variables))
+    finally:
+        hosts.close()
+
+
 def programs(mtu):
     """What runs over every kind of address."""
     verbs_mtu = "4096" if mtu == 9000 else "1024"
@@ -372,6 +413,7 @@ def main():
         report.case(f"probe: {scene}", lambda s=scene: probe(options.probe, s, on_lo))
     multicast(report, options.probe, variables)
     with_faults(report, options.probe, on_lo)
+    by_rdma_cm(report, variables)
     between_hosts(report, variables)
     over_a_bad_line(report, variables)
     return report.close()
