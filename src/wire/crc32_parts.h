@@ -22,8 +22,8 @@ constexpr std::uint32_t power(unsigned n) {
 // Any number of bytes, anywhere.
 std::uint32_t by_tables(std::uint32_t state, const std::byte* bytes, std::size_t count);
 
-// From here on multiplication is worth its set-up.
-inline constexpr std::size_t kFoldMin = 32;
+// What by_folding takes at least.
+inline constexpr std::size_t kFoldMin = 4;
 
 // At least kFoldMin bytes. Where the processor cannot do it, by tables.
 std::uint32_t by_folding(std::uint32_t state, const std::byte* bytes, std::size_t count);
