@@ -101,7 +101,9 @@ bool UdpReceiver::is_open() const {
 
 std::size_t UdpReceiver::take(std::span<Received> into, Counters& counters) {
   std::size_t given = split(into);
-  // A batch that did not fit the last call keeps its buffer until this call's end.
+  // A batch that did not fit the last call keeps its buffer until this call's end. After others the
+  // first buffers serve again: they are still in the nearest cache.
+  if (given == 0) current_ = kBatches - 1;
   std::size_t bytes = 0;
   for (std::size_t n = 1; n < kBatches && given < into.size() && bytes < kBytesPerCall; ++n) {
     const std::size_t next = (current_ + 1) % kBatches;
