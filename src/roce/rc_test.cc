@@ -166,6 +166,40 @@ TEST(Rc, SendsNoMoreThanMayBeOnItsWay) {
   EXPECT_LE(most, 4);
 }
 
+// How many packets left at a time, for one WRITE.
+std::vector<int> trains_of(const InFlight& in_flight, std::uint32_t bytes) {
+  TestWorld world(EndOptions{.in_flight = in_flight});
+  world.link.options.backlog_max = Duration::milliseconds(1);
+  std::vector<int> trains;
+  Instant last;
+  world.link.tap = [&](int from, const wire::Packet&) {
+    if (from != 0) return true;
+    if (trains.empty() || world.link.now != last) trains.push_back(0);
+    last = world.link.now;
+    ++trains.back();
+    return true;
+  };
+  fill(world.near(), 0, bytes);
+  world.near().post(remote(world.far(), 0, SendOpcode::kWrite), 0, bytes);
+  world.run(kSoon);
+  EXPECT_EQ(world.near().poll().size(), 1u);
+  EXPECT_TRUE(equal(world.near(), 0, world.far(), 0, bytes));
+  return trains;
+}
+
+TEST(Rc, WaitsForRoomForATrain) {
+  const auto trains = trains_of({.packets = 64, .bytes = 1 << 20, .train = 8}, 200 * 1024);
+  // What is left of the message need not fill one.
+  for (const int train : std::span(trains).first(trains.size() - 1))
+    EXPECT_GE(train, 8);
+}
+
+// Where it would wait for the answer to all of it, a train is not worth waiting for.
+TEST(Rc, ATrainIsAPartOfWhatMayBeOnItsWay) {
+  const auto trains = trains_of({.packets = 16, .bytes = 1 << 20, .train = 16}, 200 * 1024);
+  EXPECT_GT(trains.size(), 30u);
+}
+
 TEST(Rc, AsksForALongReadInParts) {
   TestWorld world(EndOptions{.in_flight = {.packets = 16, .bytes = 16 * 1024}});
   std::vector<std::uint32_t> lengths;

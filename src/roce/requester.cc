@@ -12,6 +12,7 @@ constexpr Psn later(Psn a, Psn b) { return a - b > 0 ? a : b; }
 
 // A probe of a READ asks for no more than so many packets.
 constexpr std::uint32_t kProbePackets = 16;
+constexpr std::uint32_t kTrainsInFlight = 4;
 
 }  // namespace
 
@@ -37,6 +38,9 @@ void Requester::start(const qp::QpAttributes& attributes) {
 void Requester::set_in_flight(const InFlight& most) {
   most_.packets = std::clamp(most.packets, 1u, kInFlightPacketsMax);
   most_.bytes = std::max(most.bytes, settings_.path_mtu);
+  // Several are on their way at a time, or each would wait for the last one's answer.
+  const std::uint32_t packets = std::min(most_.packets, most_.bytes / settings_.path_mtu);
+  most_.train = std::clamp(most.train, 1u, std::max(1u, packets / kTrainsInFlight));
 }
 
 Instant Requester::Timers::next() const {

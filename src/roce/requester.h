@@ -91,6 +91,7 @@ class Requester {
   bool begin(qp::SendWindow& window, const Now& now);
   bool admit(qp::SendWindow& window, const Now& now);
   std::uint32_t room_at(const Flight& flight, Psn psn);
+  bool waits_for_train(const Flight& flight, std::uint32_t room) const;
   bool send(const Step& step, qp::SendWindow& window, qp::Budget& budget, const Now& now);
   Wire::Sent send_data(const Flight& flight, Psn psn, bool asks, qp::SendWindow& window);
   Wire::Sent send_request(const Flight& flight, Psn psn, std::uint32_t count,
@@ -136,6 +137,7 @@ class Requester {
   Congestion* congestion_;
   Agreement& agreement_;
   InFlight most_;
+  std::uint32_t train_left_ = 0;  // packets that leave with the last one, if there are as many
   Duration timeout_;
   bool started_ = false;
 

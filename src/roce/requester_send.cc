@@ -45,6 +45,7 @@ constexpr Code request_code(OpKind kind) {
 void Requester::issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
   follow(window);
   timers_.departure = Instant::never();
+  train_left_ = 0;
   while (!budget.spent()) {
     const std::optional<Step> step = next_step(window, now);
     if (!step) ask_when_stalled(now);
@@ -61,9 +62,18 @@ std::optional<Requester::Step> Requester::next_step(qp::SendWindow& window, cons
     repairs_.take(1);
   }
   if (!seek(window, now)) return std::nullopt;
-  const std::uint32_t room = room_at(*line_.find(send_), send_);
-  if (room == 0) return std::nullopt;
+  const Flight& flight = *line_.find(send_);
+  const std::uint32_t room = room_at(flight, send_);
+  if (room == 0 || waits_for_train(flight, room)) return std::nullopt;
+  if (train_left_ == 0) train_left_ = most_.train;
   return Step{send_, room, false};
+}
+
+// An answer is on its way that makes more room.
+bool Requester::waits_for_train(const Flight& flight, std::uint32_t room) const {
+  if (train_left_ != 0 || flight.brings_back || asked_upto_ - acknowledged_ <= 0) return false;
+  const auto left = static_cast<std::uint32_t>(flight.end() - send_);
+  return room < std::min(most_.train, left);
 }
 
 // Puts send_ on a packet that may be sent and has to be.
@@ -189,7 +199,8 @@ bool Requester::asks_for_answer(const Flight& flight, const Step& step) {
   // And the first after a timeout shows whether the peer is there.
   if (starts_over_at_ == step.psn) return true;
   const bool is_last = step.psn.next() == flight.end();
-  const std::uint32_t often = std::clamp(most_.packets / kAsksPerWindow, 1u, kAskAtLeastEvery);
+  const std::uint32_t often =
+      std::clamp(most_.packets / kAsksPerWindow, 1u, std::max(kAskAtLeastEvery, most_.train));
   return is_last || step.most == 1 || unasked_ + 1 >= often;
 }
 
@@ -272,6 +283,7 @@ void Requester::sent(const Step& step, std::size_t bytes, bool asks, Instant now
   if (step.is_repair) {
     repairs_.take(step.most);
   } else {
+    train_left_ -= std::min(train_left_, 1u);
     const Flight& flight = *line_.find(step.psn);
     if (flight.brings_back) reads_.asked_upto(end);
     send_ = end;

@@ -21,6 +21,9 @@ using wire::Psn;
 struct InFlight {
   std::uint32_t packets = 64;
   std::uint32_t bytes = 192 * 1024;
+  // So many packets cost little more than one, where they leave together: a long message waits
+  // until there is room for as many, if answers are to come that make it.
+  std::uint32_t train = 1;
 };
 inline constexpr std::uint32_t kInFlightPacketsMax = PsnSet::kSpan / 2;
 
