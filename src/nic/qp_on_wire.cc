@@ -12,6 +12,10 @@ namespace {
 // As in verbs: 1 is 256 bytes, 5 is 4096.
 std::uint32_t bytes_of_mtu(std::uint8_t code) { return 128U << code; }
 
+// Of packets: what may be on its way leaves in one turn, mostly. The NIC thread would have to be
+// woken for the rest.
+constexpr qp::Budget kTurn{.bytes = 512 * 1024, .operations = 512};
+
 }  // namespace
 
 void Qp::begin_on_wire(WireNic& wire, const WireUse& use) {
@@ -80,7 +84,7 @@ void Qp::collect_on_wire(const Now& now) {
 }
 
 bool Qp::issue_on_wire(const Now& now) {
-  qp::Budget budget;
+  qp::Budget budget = kTurn;
   wire_->issue(pair.window(), budget, datagrams_.get(), now);
   return budget.spent();
 }

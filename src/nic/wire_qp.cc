@@ -32,6 +32,11 @@ constexpr Duration kPatience = Duration::seconds(1);
 constexpr std::uint32_t kInFlightBytes = 192 * 1024;
 constexpr std::uint32_t kInFlightPackets = 400;
 constexpr std::uint32_t kInFlightPacketsMin = 4;
+// To a process of this host, whose buffer we know: this share of it, and no more than stays in the
+// processor's caches on the way.
+constexpr std::uint32_t kNearShare = 16;
+constexpr std::uint32_t kInFlightBytesNear = 480 * 1024;
+constexpr std::uint32_t kInFlightPacketsNear = 1000;
 
 // On one host nothing marks packets, and without the mark acknowledgements fit into trains of data.
 port::Route route_of(const roce::Outgoing& packet, const roce::Path& path, bool is_on_this_host) {
@@ -94,9 +99,21 @@ WireQp::~WireQp() {
 
 roce::InFlight WireQp::in_flight() const {
   const std::uint32_t sharers = std::max(sharers_->load(std::memory_order_relaxed), 1U);
-  const std::uint32_t least = options_.settings.path_mtu * kInFlightPacketsMin;
-  return {.packets = std::max(kInFlightPackets / sharers, kInFlightPacketsMin),
-          .bytes = std::max(kInFlightBytes / sharers, least)};
+  const std::uint32_t mtu = options_.settings.path_mtu;
+  const port::Limits limits = nic_.port().limits();
+  std::uint32_t bytes = kInFlightBytes;
+  std::uint32_t packets = kInFlightPackets;
+  // A peer on this host has a receive buffer like ours.
+  if (options_.is_on_this_host) {
+    bytes = std::clamp(limits.receive_bytes / kNearShare, bytes, kInFlightBytesNear);
+    packets = std::clamp(limits.receive_packets / kNearShare, packets, kInFlightPacketsNear);
+  }
+  const std::size_t packet =
+      wire::datagram_bytes(wire::Opcode::of(wire::Service::kRc, wire::Code::kWriteMiddle), mtu);
+  const auto train = static_cast<std::uint32_t>(limits.train_bytes_max / packet);
+  return {.packets = std::max(packets / sharers, kInFlightPacketsMin),
+          .bytes = std::max(bytes / sharers, mtu * kInFlightPacketsMin),
+          .train = std::min(train, limits.segments_max)};
 }
 
 void WireQp::share_in_flight() {
