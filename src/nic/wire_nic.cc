@@ -119,8 +119,12 @@ bool WireNic::poll() {
   {
     const std::unique_lock guard(receive_lock_, std::try_to_lock);
     if (!guard.owns_lock()) return false;
-    if (receive(watcher_naps_.load(std::memory_order_relaxed) ? Answer::kSoon : Answer::kNow))
+    const bool soon = watcher_naps_.load(std::memory_order_relaxed);
+    if (receive(soon ? Answer::kSoon : Answer::kNow) != 0) {
+      const std::int64_t spent = (clock_now() - received_at_).count_nanoseconds();
+      busy_.store(busy_.load(std::memory_order_relaxed) + spent, std::memory_order_relaxed);
       return true;
+    }
     answer_owed();
   }
   const std::uint32_t cold = cold_polls_.load(std::memory_order_relaxed);
@@ -129,35 +133,39 @@ bool WireNic::poll() {
 }
 
 // Who could not get the lock counts on us for what had been handed over before.
-void WireNic::receive_patiently() {
+std::size_t WireNic::receive_patiently() {
+  std::size_t found = 0;
   do {
     const std::lock_guard guard(receive_lock_);
-    receive(Answer::kNow);
+    found += receive(Answer::kNow);
     answer_owed();
   } while (has_inbox_.load(std::memory_order_seq_cst));
+  return found;
 }
 
 // After a nap. Who holds the lock is just reading, and left nothing.
-bool WireNic::receive_what_lies() {
+std::size_t WireNic::receive_what_lies() {
   const std::unique_lock guard(receive_lock_, std::try_to_lock);
-  if (!guard.owns_lock()) return false;
-  const bool found = receive(Answer::kNow);
+  if (!guard.owns_lock()) return 0;
+  const std::size_t found = receive(Answer::kNow);
   answer_owed();
   return found;
 }
 
 // With receive_lock_.
-bool WireNic::receive(Answer when) {
+std::size_t WireNic::receive(Answer when) {
   const Now now(clock_now);
   const bool had_inbox = has_inbox_.load(std::memory_order_acquire) && take_inbox();
   const std::size_t count = port_.receive(batch_, line_.wants_time() ? Instant(now) : Instant());
-  if (count == 0) return had_inbox;
+  if (count == 0 && !had_inbox) return 0;
+  received_at_ = now;
+  if (count == 0) return 1;
   cold_polls_.store(0, std::memory_order_relaxed);
   const QpTable::Reading reading(nic_.queue_pairs());
   Recipient recipient(*this, now, when);
   for (const port::Received& packet : std::span(batch_).first(count))
     take(packet, recipient, now);
-  return true;
+  return count;
 }
 
 // With receive_lock_.

@@ -110,8 +110,9 @@ class WireNic final : port::HandOver {
   static void* run_thread(void* wire);
   void watch();
   void wait_for_packets();
-  void receive_patiently();
-  bool receive_what_lies();
+  std::size_t receive_patiently();
+  std::size_t receive_what_lies();
+  void receive_while_it_streams();
   void tend_recording();
   bool wait_to_leave(const std::atomic<std::uint32_t>& undone, Instant limit);
   void look_again();
@@ -122,7 +123,8 @@ class WireNic final : port::HandOver {
   bool is_warm() const;
   // kSoon: a small answer may leave together with what the program posts on account of what came.
   enum class Answer : std::uint8_t { kNow, kSoon };
-  bool receive(Answer when);
+  // How many packets, at least: what other processes hand over counts for one.
+  std::size_t receive(Answer when);
   void note_owing(QpNum number);
   void answer_owed();
   bool take_inbox();
@@ -150,12 +152,14 @@ class WireNic final : port::HandOver {
 
   std::atomic<std::uint32_t> connections_{0};
   std::atomic<std::uint32_t> cold_polls_{0};  // since something came, up to a limit
+  std::atomic<std::int64_t> busy_{0};         // nanoseconds in polls that received something
 
   Mutex receive_lock_;  // before queue pairs' locks
   static constexpr std::size_t kBatch = 64;
   std::array<port::Received, kBatch> batch_;
   WireFlows flows_;
   std::vector<QpNum> members_;              // of the group that a packet came for
+  Instant received_at_;                     // when there was something the last time
   std::vector<QpNum> owing_;                // may have answers that wait
   std::atomic<std::uint32_t> is_owing_{0};  // there are such; a futex for whoever leaves
   std::atomic<bool> is_leaving_{false};
@@ -171,6 +175,9 @@ class WireNic final : port::HandOver {
   int wake_fd_ = -1;  // an eventfd: the sockets have changed
   std::atomic<std::uint32_t> wakes_{0};
   std::uint32_t polls_seen_ = 0;
+  std::int64_t busy_seen_ = 0;
+  Instant looked_at_;
+  Instant lingers_again_;
 };
 
 }  // namespace verbena::nic

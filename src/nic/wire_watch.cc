@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: MIT
 // The thread that receives when nobody polls.
 #include <poll.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <ctime>
+#include <utility>
 
 #include "base/futex.h"
 #include "base/log.h"
@@ -27,6 +29,14 @@ constexpr Duration kNapMin = Duration::microseconds(200);
 constexpr Duration kNapMax = Duration::milliseconds(4);
 // Programs close descriptors that they do not know: after so many packets or naps we look.
 constexpr std::uint32_t kTurnsBetweenChecks = 256;
+// So many packets at a time are a stream: the next ones come within this, mostly, and being woken
+// for them would cost their sender much of its time.
+constexpr std::size_t kStream = 8;
+constexpr Duration kLinger = Duration::microseconds(50);
+constexpr Duration kRest = Duration::microseconds(15);
+// Who has to wait so long for the core is not alone on it, and sleeps for a while between trains.
+constexpr Duration kLingerAlone = Duration::microseconds(10);
+constexpr Duration kLingerPause = Duration::milliseconds(1);
 
 }  // namespace
 
@@ -54,19 +64,45 @@ void WireNic::watch() {
       watcher_naps_.store(false, std::memory_order_relaxed);
       nap = std::min(nap * 2, kNapMax);
       // Who polls all the time leaves nothing here. Others poll a little between other things.
-      if (!receive_what_lies()) continue;
+      if (receive_what_lies() == 0) continue;
     }
     nap = kNapMin;
     wait_for_packets();
-    receive_patiently();
+    if (receive_patiently() >= kStream) receive_while_it_streams();
   }
 }
 
-bool WireNic::is_polled() {
+// Looks again now and then, and not all the time: each look takes the socket away from who sends to
+// it, and what has gathered meanwhile has one acknowledgement.
+void WireNic::receive_while_it_streams() {
   const std::uint32_t polls = engine_.polls();
+  Instant now = clock_now();
+  for (Instant until = now + kLinger; now < until && now >= lingers_again_;) {
+    if (receive_what_lies() != 0) {
+      now = clock_now();
+      until = now + kLinger;
+      continue;
+    }
+    if (engine_.polls() != polls) return;
+    for (const Instant look = now + kRest; now < look && now >= lingers_again_;) {
+      sched_yield();
+      const Instant before = std::exchange(now, clock_now());
+      if (now - before > kLingerAlone) lingers_again_ = now + kLingerPause;
+    }
+  }
+}
+
+// Where polls receive much they are few, and take most of the time.
+bool WireNic::is_polled() {
+  const Instant now = clock_now();
+  const std::uint32_t polls = engine_.polls();
+  const std::int64_t busy = busy_.load(std::memory_order_relaxed);
+  const bool is_busy = busy - busy_seen_ >= (now - looked_at_).count_nanoseconds() / 2;
   const std::uint32_t moved = polls - polls_seen_;
   polls_seen_ = polls;
-  return moved >= kPollsForLease;
+  busy_seen_ = busy;
+  looked_at_ = now;
+  return is_busy || moved >= kPollsForLease;
 }
 
 void WireNic::wait_for_packets() {
