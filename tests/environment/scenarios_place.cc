@@ -397,6 +397,8 @@ ibv_wc_status try_write(Node& node, Wire& wire) {
 // With more peers than descriptors the last ones find nobody; the first ones do not notice; when
 // some leave, others have room.
 bool too_many_peers() {
+  const char* const path = std::getenv("VERBENA_PATH");
+  if (path && std::strcmp(path, "wire") == 0) skip("by the wire a peer takes no descriptor");
   constexpr int kLimit = 24, kTried = 26;
   std::vector<int> wires;
   for (int i = 0; i < kTried; ++i) {
