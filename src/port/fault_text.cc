@@ -83,9 +83,8 @@ bool set(Impairment& line, std::string_view key, std::string_view value) {
 }
 
 bool set_seed(ImpairedOptions& to, std::string_view value) {
-  const char* const last = value.data() + value.size();
-  const auto [end, error] = std::from_chars(value.data(), last, to.seed);
-  return error == std::errc() && end == last;
+  const auto [end, error] = std::from_chars(value.data(), value.data() + value.size(), to.seed);
+  return error == std::errc() && end == value.data() + value.size();
 }
 
 bool set_one(ImpairedOptions& to, std::string_view key, std::string_view value) {

@@ -16,7 +16,7 @@ import struct
 import sys
 
 sys.dont_write_bytecode = True
-from roce_frames import Flows, Frame, Malformed  # noqa: E402
+from roce_frames import Flows, Frame, Malformed, ones_complement_sum  # noqa: E402
 
 ETHERNET = 1
 SHOWN = 100  # bytes of a bad frame
@@ -100,6 +100,35 @@ def undetectable(data, byte, bit):
     return byte < 12 or byte == start + 8 + 4 and 1 << bit & BTH_MARKS
 
 
+def made_up(operation, rest):
+    """A frame over IPv4 whose ICRC is right, for what no kernel's rxe sends yet."""
+    udp = struct.pack(">4H", 50000, 4791, 8 + 12 + len(rest) + 4, 0)
+    bth = struct.pack(">BBHII", operation, 0x40, 0xFFFF, 0x123456, 0x80000000 | 77)
+    head = bytearray(struct.pack(">BBHHHBBH", 0x45, 0, 20 + len(udp) + len(bth) + len(rest) + 4,
+                                 0, 0x4000, 64, 17, 0) + bytes([10, 0, 0, 1, 10, 0, 0, 2]))
+    head[10:12] = (0xFFFF - ones_complement_sum(bytes(head))).to_bytes(2, "big")
+    packet = udp + bth + rest
+    icrc = Frame.icrc(head, packet + bytes(4)).to_bytes(4, "little")
+    return bytes(12) + b"\x08\x00" + bytes(head) + packet + icrc
+
+
+def persistent():
+    """FLUSH and ATOMIC WRITE: good ones, and bad ones whose ICRC is right all the same."""
+    def reth(length, address=0x1000):
+        return struct.pack(">QII", address, 5, length)
+
+    def feth(kind):
+        return struct.pack(">I", kind)
+
+    good = [made_up(28, feth(kind) + reth(100)) for kind in (1, 2, 3, 0x11)]
+    good += [made_up(28, feth(1) + reth(0)), made_up(29, reth(8) + bytes(range(8)))]
+    bad = [made_up(28, feth(kind) + reth(100)) for kind in (0, 4, 0x21, 0x41, 1 << 31)]
+    bad += [made_up(28, feth(1) + reth(4) + bytes(4)), made_up(28, feth(1)), made_up(28, reth(8)),
+            made_up(29, reth(4) + bytes(4)), made_up(29, reth(16) + bytes(8)), made_up(29, reth(8)),
+            made_up(29, reth(8, 0x1004) + bytes(8)), made_up(0x20 | 28, feth(1) + reth(8))]
+    return good, bad
+
+
 def self_test(frames):
     """Flips every bit of some packets of each kind; returns how many, and those not noticed."""
     seen = collections.Counter()
@@ -143,7 +172,14 @@ def main():
         print("".join(f"  {problem}\n" for problem in checker.problems), end="")
     passed = len(options.files) - failed
     if options.self_test:
-        flips, missed = self_test(everything)
+        good, bad = persistent()
+        wrong = [data.hex() for data in good if is_found(data)]
+        wrong += [data.hex() for data in bad if not is_found(data)]
+        print(f"{'FAIL' if wrong else 'ok  '} {len(good) + len(bad)} frames of FLUSH and"
+              f" ATOMIC WRITE")
+        print("".join(f"  judged wrongly: {what}\n" for what in wrong), end="")
+        passed, failed = passed + (not wrong), failed + bool(wrong)
+        flips, missed = self_test(everything + good)
         print(f"{'FAIL' if missed or not flips else 'ok  '} {flips} damaged packets")
         print("".join(f"  not noticed: {what}\n" for what in missed[:20]), end="")
         passed, failed = passed + (not missed), failed + bool(missed or not flips)

@@ -2,7 +2,8 @@
 """RoCEv2 frames, read from the specification alone and without any of the project's code: what the
 project sends is held against this.
 
-InfiniBand Architecture volume 1, chapter 9 (transport headers), and annex A17 (RoCEv2, the ICRC).
+InfiniBand Architecture volume 1, chapter 9 (transport headers), annexes A17 (RoCEv2, the ICRC) and
+A19 (FLUSH and ATOMIC WRITE).
 """
 
 import collections
@@ -39,9 +40,11 @@ OPERATIONS = {
     20: ("FETCH_ADD", "t"),
     22: ("SEND_LAST_INVALIDATE", "k"),
     23: ("SEND_ONLY_INVALIDATE", "k"),
+    28: ("FLUSH", "fr"),
+    29: ("ATOMIC_WRITE", "r"),
 }
-SIZES = {"r": 16, "a": 4, "v": 8, "t": 28, "i": 4, "k": 4, "d": 8, "x": 4}
-WITHOUT_PAYLOAD = {12, 17, 18, 19, 20}
+SIZES = {"r": 16, "a": 4, "v": 8, "t": 28, "i": 4, "k": 4, "d": 8, "x": 4, "f": 4}
+WITHOUT_PAYLOAD = {12, 17, 18, 19, 20, 28}
 KINDS = {RC: set(OPERATIONS), UC: set(range(12)), UD: {4, 5}, XRC: set(OPERATIONS)}
 NAK_CODES = range(5)
 # What one of ours may ask in the reserved bits beside AckReq, in so many packets of a connection
@@ -172,6 +175,7 @@ class Frame:
                f"{self.name}: bytes of the pad are not zero")
         self.check_payload()
         self.check_answer()
+        self.check_persistence()
 
     def check_payload(self):
         size = len(self.payload)
@@ -195,6 +199,16 @@ class Frame:
         demand(not self.answer or self.operation == 17, f"{self.name}: refuses")
         if self.answer:
             self.name += f":{self.answer}" + (f"_{syndrome & 31}" if self.answer == "NAK" else "")
+
+    def check_persistence(self):
+        if "f" in self.heads:
+            kind = int.from_bytes(self.heads["f"], "big")
+            demand(kind >> 6 == 0, "FLUSH: reserved bits of the FETH are set")
+            demand(kind & 15 in (1, 2, 3), f"FLUSH: placement {kind & 15}")
+            demand(kind >> 4 in (0, 1), f"FLUSH: selectivity {kind >> 4}")
+        elif self.operation == 29:
+            demand(len(self.payload) == 8 == self.length(), "ATOMIC_WRITE: not eight bytes")
+            demand(self.heads["r"][7] & 7 == 0, "ATOMIC_WRITE: not aligned to eight bytes")
 
     def length(self):
         """What the RETH announces; None where there is none."""
