@@ -37,6 +37,8 @@ class WireLine {
   // How long nobody may look at the line; none: until a packet comes.
   std::optional<Duration> patience() const;
   bool records() const { return file_ != nullptr; }
+  // Packets that we have sent lie on our bad line still. Any thread, without a lock.
+  bool has_underway() const { return impaired_ && impaired_->has_underway(); }
   // One thread, now and then: writes the recording out. `is_last`: even if it was done just now.
   void tend(Instant now, bool is_last = false);
 

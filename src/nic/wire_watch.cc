@@ -23,6 +23,7 @@ namespace {
 // So long exit() waits for the watcher, which may be waiting for a lock that the caller holds.
 constexpr Duration kLeavePatience = Duration::milliseconds(50);
 constexpr Duration kWritePatience = Duration::milliseconds(500);
+constexpr Duration kLinePatience = Duration::seconds(2);
 // So many polls since we looked last are a program that polls all the time.
 constexpr std::uint32_t kPollsForLease = 64;
 constexpr Duration kNapMin = Duration::microseconds(200);
@@ -128,10 +129,15 @@ void WireNic::wait_for_packets() {
 
 void WireNic::leave() {
   const Instant begin = clock_now();
-  is_unwritten_.store(line_.records() ? 1 : 0, std::memory_order_relaxed);
   is_leaving_.store(true, std::memory_order_release);
-  if (wait_to_leave(is_owing_, begin + kLeavePatience))
-    wait_to_leave(is_unwritten_, begin + kWritePatience);
+  if (!wait_to_leave(is_owing_, begin + kLeavePatience)) return;
+  // A line outlives who sent along it.
+  const std::atomic<std::uint32_t> nothing{0};
+  while (line_.has_underway() && clock_now() < begin + kLinePatience)
+    futex_wait(nothing, 0, FutexScope::kProcess, kNapMin);
+  if (!line_.records()) return;
+  is_unwritten_.store(1, std::memory_order_release);
+  wait_to_leave(is_unwritten_, clock_now() + kWritePatience);
 }
 
 // False: the watcher has not done it in time.
@@ -146,10 +152,10 @@ bool WireNic::wait_to_leave(const std::atomic<std::uint32_t>& undone, Instant li
 }
 
 void WireNic::tend_recording() {
-  const bool is_last =
-      is_leaving_.load(std::memory_order_acquire) && is_owing_.load(std::memory_order_relaxed) == 0;
+  const bool is_last = is_unwritten_.load(std::memory_order_acquire) != 0;
   line_.tend(clock_now(), is_last);
-  if (!is_last || is_unwritten_.exchange(0) == 0) return;
+  if (!is_last) return;
+  is_unwritten_.store(0, std::memory_order_release);
   futex_wake(is_unwritten_, 1, FutexScope::kProcess);
 }
 

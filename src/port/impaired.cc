@@ -130,9 +130,13 @@ void ImpairedPort::release_out(Instant now) {
   while (const Impairer::Packet* const packet = out_.front(now)) {
     const Train alone{packet->route, packet->bytes,
                       static_cast<std::uint32_t>(packet->bytes.size())};
-    if (inner_.send({&alone, 1}, now) == 0) return out_.postpone(now + kTryAgain);
+    if (inner_.send({&alone, 1}, now) == 0) {
+      out_.postpone(now + kTryAgain);
+      break;
+    }
     out_.pop();
   }
+  is_underway_.store(out_.next_deadline() != Instant::never(), std::memory_order_relaxed);
 }
 
 std::size_t ImpairedPort::receive(std::span<Received> into, Instant now) {

@@ -3,6 +3,7 @@
 // a seed. The same packets at the same times suffer the same, on every machine.
 #pragma once
 
+#include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -100,6 +101,8 @@ class ImpairedPort final : public Port {
   std::uint16_t source_port(SlotNumber slot) override { return inner_.source_port(slot); }
   // What the impairments did. What passed is in the inner port's counters.
   const Counters& counters() override { return counters_; }
+  // Packets that are on the line still, on the way out. Any thread, without a lock.
+  bool has_underway() const { return is_underway_.load(std::memory_order_relaxed); }
 
  private:
   void release_out(Instant now);
@@ -110,6 +113,7 @@ class ImpairedPort final : public Port {
   Counters counters_;
   mutable Mutex out_lock_;
   Impairer out_;
+  std::atomic<bool> is_underway_{false};
   mutable Mutex in_lock_;
   Impairer in_;
   std::vector<std::vector<std::byte>> given_;  // bytes behind what receive() gave last

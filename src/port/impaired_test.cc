@@ -72,6 +72,17 @@ TEST(Impaired, WithoutImpairmentsTrainsPassAsTheyAre) {
   EXPECT_EQ(line.impaired.next_deadline(), Instant::never());
 }
 
+TEST(Impaired, KnowsWhatIsUnderwayOnTheWayOut) {
+  Line line({.out = {.delay = Duration::milliseconds(1)}});
+  EXPECT_FALSE(line.impaired.has_underway());
+  const Instant now = Instant::at(1'000'000);
+  send_packets(line.impaired, line.route, 1, 1000, 0, now);
+  EXPECT_TRUE(line.impaired.has_underway());
+  std::array<Received, 1> some;
+  static_cast<void>(line.impaired.receive(some, now + Duration::milliseconds(1)));
+  EXPECT_FALSE(line.impaired.has_underway());
+}
+
 TEST(Impaired, LosesItsShare) {
   Line line({.out = {.drop = 50'000}, .seed = test_seed()});
   const std::size_t came = line.pass(20'000).size();
