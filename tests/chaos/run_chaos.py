@@ -338,7 +338,8 @@ class Chaos:
             # Files of each process that are mapped, of itself, too: the page, the published
             # tables, adopted memory (two) and the ways of datagrams (two).
             "shared": 6 * len(staying),
-            "threads": 3,
+            # The program's, and ours for control, the NIC and the wire (datagrams may come by it).
+            "threads": 4,
         }
 
         def problems():
