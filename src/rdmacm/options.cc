@@ -47,7 +47,7 @@ int set_of_id(Id& id, int option, const void* value, std::size_t length) {
     case RDMA_OPTION_ID_ACK_TIMEOUT: {
       const auto timeout = read<std::uint8_t>(value, length);
       if (!timeout || *timeout > kTimeoutMax) return EINVAL;
-      id.ack_timeout = *timeout;
+      id.ack_timeout = timeout;
       return 0;
     }
     default: return ENOSYS;
