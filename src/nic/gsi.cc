@@ -28,6 +28,8 @@ constexpr std::uint32_t kMagic = 0x56'47'53'01;
 constexpr Duration kPause = Duration::milliseconds(1);
 // Addresses come and go.
 constexpr Duration kKnownFor = Duration::seconds(1);
+// So long a caller waits for a service that was there a moment ago.
+constexpr Duration kServicePatience = Duration::milliseconds(500);
 constexpr long kPauseToLookAgain = 2'000'000;  // nanoseconds
 constexpr Duration kFlushPatience = Duration::milliseconds(50);
 constexpr QpNum kGsiQp{1};
@@ -167,7 +169,8 @@ void Gsi::send_near(const GsiMad& mad) {
   auto slot = slot_for(*parsed, mad);
   // Programs close their listener and open it again while their peer connects anew: what was served
   // a moment ago may soon be again.
-  while (!slot && was_served(*parsed)) {
+  const Instant until = clock_now() + kServicePatience;
+  while (!slot && was_served(*parsed) && clock_now() < until) {
     const timespec pause{.tv_sec = 0, .tv_nsec = kPauseToLookAgain};
     nanosleep(&pause, nullptr);
     slot = slot_for(*parsed, mad);
