@@ -95,7 +95,9 @@ Extent RegionLease::next_piece() const {
   const auto piece =
       std::upper_bound(entry_->pieces->begin(), entry_->pieces->end(), offset_,
                        [](std::uint64_t at, const RegionPiece& p) { return at < p.end; });
-  return {.address = piece->address + (offset_ - piece->begin),
+  // A number: a region of all memory begins at no object.
+  const auto begin = reinterpret_cast<std::uintptr_t>(piece->address);
+  return {.address = reinterpret_cast<std::byte*>(begin + (offset_ - piece->begin)),
           .length = std::min(left_, piece->end - offset_)};
 }
 
