@@ -16,6 +16,8 @@
 
 namespace verbena::nic {
 
+class Nic;
+
 struct MulticastGroup {
   Gid gid;
   std::uint32_t interface = 0;
@@ -24,6 +26,8 @@ struct MulticastGroup {
 
 // As IP has them: ff00::/8, and 224.0.0.0/4 mapped.
 bool is_multicast(const Gid& gid);
+// The program is about to send to groups of the loopback interface: without any queue pair's lock.
+void send_to_groups(Nic& nic);
 
 class MulticastGroups {
  public:

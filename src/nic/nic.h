@@ -80,6 +80,8 @@ class Nic {
     std::atomic<std::uint32_t> device_memory{0};  // bytes
   };
   Counts& counts() { return counts_; }
+  // The program has an address of a group on the loopback interface.
+  std::atomic<bool>& sends_to_groups() { return sends_to_groups_; }
 
  private:
   Nic();
@@ -93,6 +95,7 @@ class Nic {
   AddressHandles address_handles_;
   std::unique_ptr<Sharing> sharing_;
   Counts counts_;
+  std::atomic<bool> sends_to_groups_{false};
   std::atomic<std::uint32_t> next_domain_{1};
   Mutex start_lock_;
   std::atomic<Engine*> engine_{nullptr};

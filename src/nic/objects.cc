@@ -9,6 +9,7 @@
 #include "base/mutex.h"
 #include "host/interfaces.h"
 #include "nic/engine.h"
+#include "nic/multicast.h"
 #include "nic/nic.h"
 #include "nic/sharing.h"
 
@@ -218,6 +219,7 @@ Result<Ah*, Error> create_ah(Pd& pd, const qp::AddressVector& path) {
   if (!path.has_grh || path.port != 1 || path.source_gid_index >= gids.size()) {
     return refuse(Error::kInvalid);
   }
+  if (context.device().is_loopback && is_multicast(path.destination)) send_to_groups(context.nic());
   auto ah = std::make_unique<Ah>();
   const auto number = context.nic().address_handles().add(
       {.pd = pd.id,

@@ -225,6 +225,7 @@ struct Ah {
   std::uint32_t number = 0;
   qp::AddressVector path;
 };
+// The first one of a group on the loopback interface may wait for the wire.
 Result<Ah*, Error> create_ah(Pd& pd, const qp::AddressVector& path);
 Result<void, Error> destroy_ah(Ah* ah);
 

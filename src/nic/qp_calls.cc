@@ -45,9 +45,12 @@ Way way_of(Qp& qp, const qp::QpAttributes& wanted, std::uint32_t mask) {
   const Policy& policy = context.nic().sharing().policy();
   way.use.is_for_all = policy.path == Path::kWire;
   way.use.asks = policy.agrees;
-  // Datagrams may go to others, and to groups, at any time.
-  if (way.use.is_for_all || is_datagram || !way.use.is_local)
-    way.wire = qp.engine().wire_for(qp.number().slot());
+  // Datagrams may go to others at any time; from the loopback interface to groups only, which few
+  // programs have: the others need not wait for the wire.
+  const bool stays = is_datagram
+                         ? context.device().is_loopback && !context.nic().sends_to_groups().load()
+                         : way.use.is_local;
+  if (way.use.is_for_all || !stays) way.wire = qp.engine().wire_for(qp.number().slot());
   return way;
 }
 

@@ -6,6 +6,7 @@
 #include "nic/engine.h"
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
+#include "nic/sharing.h"
 #include "nic/wire_nic.h"
 #include "roce/datagram_engine.h"
 #include "wire/packet.h"
@@ -82,6 +83,30 @@ Result<MulticastGroup, Error> group_for(Qp& qp, const Gid& gid) {
 }
 
 }  // namespace
+
+// Queue pairs that are there already get the wire now.
+void send_to_groups(Nic& nic) {
+  Engine* const engine = nic.engine();
+  if (nic.sends_to_groups().exchange(true) || !engine) return;
+  std::vector<QpNum> numbers;
+  {
+    const QpTable::Reading reading(nic.queue_pairs());
+    nic.queue_pairs().each([&](Qp& qp) {
+      if (qp.pair.config().type == qp::QpType::kUd) numbers.push_back(qp.number());
+    });
+  }
+  for (const QpNum number : numbers) {
+    WireNic* const wire = engine->wire_for(number.slot());
+    const QpTable::Reading reading(nic.queue_pairs());
+    Qp* const qp = nic.queue_pairs().find(number);
+    if (!wire || !qp) continue;
+    const std::lock_guard guard(qp->pair.lock());
+    if (qp->wire() || !qp->pair.responder().is_receiving()) continue;
+    qp->begin_on_wire(*wire, {.asks = nic.sharing().policy().agrees});
+    qp->set_timeout();
+    engine->want_turn(number);
+  }
+}
 
 Result<void, Error> attach_multicast(Qp& qp, const Gid& gid) {
   const auto group = group_for(qp, gid);

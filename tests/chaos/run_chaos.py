@@ -338,8 +338,7 @@ class Chaos:
             # Files of each process that are mapped, of itself, too: the page, the published
             # tables, adopted memory (two) and the ways of datagrams (two).
             "shared": 6 * len(staying),
-            # The program's, and ours for control, the NIC and the wire (datagrams may come by it).
-            "threads": 4,
+            "threads": 3,
         }
 
         def problems():
