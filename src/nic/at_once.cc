@@ -9,7 +9,7 @@ namespace verbena::nic {
 namespace {
 
 // So much is copied within a few microseconds.
-constexpr std::uint32_t kCopyMax = 128 * 1024;
+constexpr std::uint32_t kCopyMax = 256 * 1024;
 
 // The memory of a request's only piece; null where it is not that simple.
 const std::byte* source_of(const qp::SendRequest& request, const qp::QpConfig& config) {
