@@ -93,17 +93,11 @@ void WireNic::receive_while_it_streams() {
   }
 }
 
-// Where polls receive much they are few, and take most of the time.
 bool WireNic::is_polled() {
-  const Instant now = clock_now();
   const std::uint32_t polls = engine_.polls();
-  const std::int64_t busy = busy_.load(std::memory_order_relaxed);
-  const bool is_busy = busy - busy_seen_ >= (now - looked_at_).count_nanoseconds() / 2;
   const std::uint32_t moved = polls - polls_seen_;
   polls_seen_ = polls;
-  busy_seen_ = busy;
-  looked_at_ = now;
-  return is_busy || moved >= kPollsForLease;
+  return moved >= kPollsForLease;
 }
 
 void WireNic::wait_for_packets() {
