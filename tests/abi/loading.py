@@ -49,6 +49,7 @@ STARTED = [
 class Loader:
     def __init__(self, library):
         self.library = pathlib.Path(library).resolve()
+        self.folder = pathlib.Path(library).resolve().parent
         self.environment = dict(
             os.environ, LD_LIBRARY_PATH=str(self.library.parent), LD_BIND_NOW="1", LC_ALL="C"
         )
@@ -66,7 +67,7 @@ class Loader:
         return found and pathlib.Path(found[1]).resolve() == self.library
 
     def has_rdmacm(self):
-        return (self.library.parent / "librdmacm.so.1").exists()
+        return (self.folder / "librdmacm.so.1").exists()
 
     def loads(self, path):
         _, output = self.run(["ldd", "-r", path])

@@ -25,7 +25,7 @@ def is_44(library):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("library", metavar="LIBRARY")
+    parser.add_argument("ours", metavar="LIBRARY")
     options = parser.parse_args()
     wanted = LISTED.read_text().splitlines()
     missing = [line for line in wanted if MISSING.match(line)]
@@ -34,12 +34,12 @@ def main():
     if INSTALLED.exists() and is_44(INSTALLED):
         results.append(symbols.compare(str(INSTALLED), wanted, symbols.listing(INSTALLED)))
     there = [line for line in wanted if line not in missing]
-    results.append(symbols.compare(options.library, there, symbols.listing(options.library)))
-    dynamic = symbols.readelf("--dynamic", options.library)
+    results.append(symbols.compare(options.ours, there, symbols.listing(options.ours)))
+    dynamic = symbols.readelf("--dynamic", options.ours)
     needed = set(re.findall(r"Shared library: \[(\S+)\]", dynamic))
     results.append(needed <= NEEDED and "Library soname: [librdmacm.so.1]" in dynamic)
     if not results[-1]:
-        print(f"{options.library}: needs {sorted(needed - NEEDED)}, or has another SONAME")
+        print(f"{options.ours}: needs {sorted(needed - NEEDED)}, or has another SONAME")
     print(f"{results.count(True)} passed, {results.count(False)} failed, 1 skipped")
     return 0 if all(results) else 1
 

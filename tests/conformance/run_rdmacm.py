@@ -158,17 +158,18 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument(
         "--library",
+        dest="folder",
         default=os.environ.get("VERBENA_LIBRARY"),
         help="the folder that has librdmacm.so.1 (or set VERBENA_LIBRARY)",
     )
     library.add_mode(parser)
     parser.add_argument("--only", metavar="REGEX", help="run only the cases whose name matches")
     options = parser.parse_args()
-    if not options.library:
+    if not options.folder:
         parser.error("--library or VERBENA_LIBRARY is needed")
     report = library.Report(options.only)
     for mode in library.modes(options.mode):
-        run_all(report, library.environment(options.library, mode))
+        run_all(report, library.environment(options.folder, mode))
     return report.close()
 
 
