@@ -93,4 +93,10 @@ inline int file_system(int fd, struct statfs& system) {
   return static_cast<int>(syscall(SYS_fstatfs, fd, &system));
 }
 
+// For names and messages of unix datagrams; never waits.
+inline int datagram_socket() {
+  constexpr int kType = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
+  return static_cast<int>(syscall(SYS_socket, AF_UNIX, kType, 0));
+}
+
 }  // namespace verbena::host::raw

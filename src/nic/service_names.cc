@@ -59,11 +59,6 @@ Name name_of(const ServicePlace& place, std::optional<SlotNumber> slot = std::nu
   return name;
 }
 
-int datagram_socket() {
-  constexpr int kType = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
-  return static_cast<int>(syscall(SYS_socket, AF_UNIX, kType, 0));
-}
-
 // Connecting a datagram socket says whether the name is bound, and disturbs nobody.
 bool is_bound(int socket, const Name& name) {
   return raw::connect(socket, name.get(), name.size) == 0;
@@ -78,7 +73,7 @@ ServiceNames::Claimed ServiceNames::on_control(const ServicePlace& place,
   const auto found = held_.find(place);
   if (!slot && found != held_.end()) return Claimed::kTaken;
   if (slot && found == held_.end()) return Claimed::kGone;
-  host::PrivateFd socket = control_.descriptors().make([] { return datagram_socket(); });
+  host::PrivateFd socket = control_.descriptors().make([] { return raw::datagram_socket(); });
   if (!socket) return Claimed::kNoDescriptor;
   const Name name = name_of(place, slot);
   if (raw::bind(socket.get(), name.get(), name.size) != 0) {

@@ -46,11 +46,6 @@ Name name_of(const char* prefix, SlotNumber slot) {
   return name;
 }
 
-int datagram_socket() {
-  constexpr int kType = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK;
-  return static_cast<int>(syscall(SYS_socket, AF_UNIX, kType, 0));
-}
-
 int milliseconds_until(Instant deadline) {
   const Instant now = clock_now();
   if (now >= deadline) return 0;
@@ -87,7 +82,7 @@ WireGroup::WireGroup(host::Control& control, Links& links, port::UdpPort& port)
 // ---------------------------------------------------------------------------------- any thread
 
 UniqueFd WireGroup::make_mailbox(Asker& asker) {
-  UniqueFd mailbox(datagram_socket());
+  UniqueFd mailbox(raw::datagram_socket());
   if (!mailbox) return mailbox;
   // The kernel finds a name that is free.
   asker.name.sun_family = AF_UNIX;
@@ -157,7 +152,7 @@ Result<UniqueFd, WireError> WireGroup::ask(SlotNumber slot, Whose whose, RandomS
 // -------------------------------------------------------------------------- the control thread
 
 void WireGroup::tell(const Asker& asker, const Answer& answer, int socket) {
-  const host::PrivateFd sender(datagram_socket());
+  const host::PrivateFd sender(raw::datagram_socket());
   if (!sender) return;  // whoever asked gives up in the end
   iovec piece{const_cast<Answer*>(&answer), sizeof answer};
   alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(int))] = {};
@@ -217,7 +212,7 @@ void WireGroup::reach_members(Instant now) {
   next_ = now + kReachPatience;
   members_.clear();
   reaching_.clear();
-  const host::PrivateFd probe(datagram_socket());
+  const host::PrivateFd probe(raw::datagram_socket());
   for (std::uint16_t i = 0; i < kSlotCount; ++i) {
     const SlotNumber slot{i};
     if (is_ours(slot)) continue;
@@ -245,7 +240,7 @@ void WireGroup::join(Instant now) {
 
 // The next newcomer finds our mark, and so asks us: before the lock is given back.
 void WireGroup::joined(SlotNumber slot, const host::PrivateFd& socket) {
-  host::PrivateFd marker = control_.descriptors().make([] { return datagram_socket(); });
+  host::PrivateFd marker = control_.descriptors().make([] { return raw::datagram_socket(); });
   const Name name = name_of(kMarkerName, slot);
   if (!marker || raw::bind(marker.get(), name.get(), name.size) != 0) {
     LOG_ERROR("slot %u cannot be marked as one that shares the UDP port: %d", slot.value, errno);
