@@ -64,6 +64,7 @@ GOALS = (
     Goal("wire send latency 2 B", "wire-lat", "wire_send_lat_2 / udp", AT_MOST, 1.3),
     Goal("wire bandwidth, MTU 4096", "wire-bw-4096", "wire_write_bw_4096 / tcp", AT_LEAST, 2.0),
     Goal("wire bandwidth, MTU 1024", "wire-bw-1024", "wire_write_bw_1024 / tcp", AT_LEAST, 1.2),
+    Goal("10,000 connections a second", "connections", "cmtime", AT_MOST, 100_000.0, "ns"),
     Goal("write latency, no adoption", "no-adoption", "write_lat_never", AT_MOST, 1500.0, "ns"),
 )
 

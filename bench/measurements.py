@@ -5,6 +5,7 @@ client, and the parser of what the client prints.
 """
 
 import dataclasses
+import pathlib
 from typing import Callable, NamedTuple, Optional
 
 from . import parsers
@@ -16,6 +17,7 @@ SERVER_CORE, CLIENT_CORE = "{server_core}", "{client_core}"
 SIZES = tuple(2**power for power in range(1, 23))  # 2 B to 4 MiB
 LATENCY_SIZES = tuple(2 * 4**power for power in range(11)) + (SIZES[-1],)
 
+CMTIME_PAIR = str(pathlib.Path(__file__).resolve().parent / "cmtime_pair")
 SECONDS = 0.25  # that one run shall measure for
 SAMPLES = 500_000  # at most, of a latency
 
@@ -255,6 +257,19 @@ def wire_steps():
         )
 
 
+def connections(count):
+    return Measurement(
+        name="cmtime",
+        title=f"cmtime, {count} connections open at a time",
+        unit="ns",
+        parse=parsers.cmtime,
+        client=(VERBENA, "run", "--", CMTIME_PAIR, TIMES),
+        least=count,
+        most=count,
+        ways=1,
+    )
+
+
 def steps():
     """All of it, in the order in which it runs."""
     yield Step(
@@ -304,6 +319,11 @@ def steps():
     )
     yield rate_step("ib_write_bw", "ucp_put_bw", "WRITEs")
     yield rate_step("ib_send_bw", "tag_bw", "SENDs")
+    yield Step(
+        "connections",
+        "a connection by rdma_cm: set up and taken down",
+        (connections(10_000),),
+    )
     yield from wire_steps()
     yield from by_size()
 

@@ -5,6 +5,7 @@ import json
 import math
 import re
 
+CMTIME_STEPS = 7  # from making an id to destroying it
 MIB = 1 << 20  # what perftest and ucx_perftest call MB
 NUMBER = r"-?(\d+(\.\d+)?|nan|inf)"  # perftest's t_stdev of few samples is `-nan`
 
@@ -116,6 +117,17 @@ def iperf3(text, _size, _ticks_per_us):
     except (KeyError, TypeError, ValueError) as error:
         raise Misread("no end.sum_received.bits_per_second") from error
     return positive(received, "the rate") / 8e9
+
+
+def cmtime(text, _size, _ticks_per_us):
+    """Nanoseconds of a connection: all that the client does one after the other."""
+    refused = re.search(r"^event: .*", text, re.MULTILINE)
+    if refused:
+        raise Misread(refused[0])
+    steps = re.findall(rf"^(\w[\w ]*?) *:(?: +{NUMBER}){{3}} +({NUMBER})$", text, re.MULTILINE)
+    if len(steps) != CMTIME_STEPS:
+        raise Misread(f"{len(steps)} steps of cmtime, not {CMTIME_STEPS}")
+    return 1e3 * positive(sum(float(step[-3]) for step in steps), "the time of a connection")
 
 
 def limit(name):

@@ -1,14 +1,20 @@
 // SPDX-License-Identifier: MIT
-// One end of a reliable connection: the device and the objects of verbs that it takes.
+// One end of a reliable connection that rdma_cm sets up, and the lines of text that the two ends
+// tell each other: the offer goes along with the answer to the request, all else as messages.
+// Every wait has a limit or ends with the connection, so that the end of one process ends the
+// other.
 #pragma once
 
 #include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
 
 #include <cstddef>
+#include <cstdint>
+#include <functional>
 #include <memory>
+#include <string>
 
 #include "write_to_client/roles.h"
-#include "write_to_client/wire.h"
 
 namespace write_to_client {
 
@@ -16,42 +22,68 @@ template <auto destroy>
 struct With {
   void operator()(auto* object) const { destroy(object); }
 };
-using Context = std::unique_ptr<ibv_context, With<ibv_close_device>>;
-using Domain = std::unique_ptr<ibv_pd, With<ibv_dealloc_pd>>;
-using Channel = std::unique_ptr<ibv_comp_channel, With<ibv_destroy_comp_channel>>;
-using Completions = std::unique_ptr<ibv_cq, With<ibv_destroy_cq>>;
-using QueuePair = std::unique_ptr<ibv_qp, With<ibv_destroy_qp>>;
+using Channel = std::unique_ptr<rdma_event_channel, With<rdma_destroy_event_channel>>;
+using Id = std::unique_ptr<rdma_cm_id, With<rdma_destroy_id>>;
 using Region = std::unique_ptr<ibv_mr, With<ibv_dereg_mr>>;
+
+// What the server says first.
+struct Offer {
+  std::uint64_t size = 0;
+  std::uint64_t checksum = 0;
+};
+
+// What the client answers: where it wants the data.
+struct Place {
+  std::uint64_t memory = 0;
+  std::uint32_t key = 0;
+};
 
 class Endpoint {
  public:
-  // `sends` and `receives` are how many may be under way at a time.
-  Endpoint(const Options& options, unsigned sends, unsigned receives);
+  // The server's: waits for a client. `on_listening` hears at which port.
+  static Endpoint of_client(const Options& options, unsigned sends,
+                            const std::function<void(unsigned)>& on_listening);
+  void accept(const Offer& offer);
+  // The client's.
+  static Endpoint to_server(const Options& options);
+  Offer connect();
+
+  Endpoint(Endpoint&&) = default;
+  Endpoint(const Endpoint&) = delete;
+  Endpoint& operator=(const Endpoint&) = delete;
+  Endpoint& operator=(Endpoint&&) = delete;
+  ~Endpoint();
 
   Region register_memory(void* data, std::size_t size, int access) const;
-  const Address& address() const { return address_; }
-  const char* device() const { return ibv_get_device_name(context_->device); }
-  // Connects to the queue pair at `peer`; from then on it may send to us.
-  void connect(const Address& peer);
+  void send(const Place& place);
+  void send_verdict(bool is_right);
+  Place receive_place();
+  bool receive_verdict();
+  // The next receive, for which this sleeps; limits are in seconds, and 0 is none.
+  ibv_wc receive(int limit, const char* what);
 
-  ibv_qp* queue_pair() const { return queue_pair_.get(); }
-  ibv_cq* completions() const { return completions_.get(); }
-  ibv_comp_channel* channel() const { return channel_.get(); }
+  const char* device() const { return ibv_get_device_name(id_->verbs->device); }
+  ibv_qp* queue_pair() const { return id_->qp; }
+  ibv_cq* send_completions() const { return id_->send_cq; }
 
  private:
-  void open(const Options& options);
-  void choose_gid(int wanted);
-  void make_ready_to_receive(const Address& peer);
-  void make_ready_to_send();
+  static constexpr std::size_t kMessageBytes = 128;
+  static constexpr unsigned kReceives = 2;  // the place and the verdict
+  struct Messages {
+    char received[kReceives][kMessageBytes] = {};
+    char sent[kMessageBytes] = {};
+  };
 
-  Context context_;
-  Domain domain_;
+  Endpoint(Channel channel, Id id) : channel_(std::move(channel)), id_(std::move(id)) {}
+  void make_queue_pair(unsigned sends);
+  void post_receive(unsigned number);
+  void send_line(const std::string& line);
+  std::string receive_line(const char* what);
+
   Channel channel_;
-  Completions completions_;
-  QueuePair queue_pair_;
-  ibv_port_attr port_ = {};
-  int gid_index_ = 0;
-  Address address_;
+  Id id_;
+  std::unique_ptr<Messages> messages_;
+  Region region_;
 };
 
 }  // namespace write_to_client

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // A server writes a file into the memory of a client by RDMA.
 //
-//   verbena-write-to-client server [-d DEVICE] [-x GID] [-b ADDRESS] [-p PORT] [-n BYTES | FILE]
-//   verbena-write-to-client client [-d DEVICE] [-x GID] -p PORT [HOST]
+//   verbena-write-to-client server [-b ADDRESS] [-p PORT] [-n BYTES | FILE]
+//   verbena-write-to-client client -p PORT [HOST]
 #include <getopt.h>
 #include <time.h>
 #include <unistd.h>
@@ -48,10 +48,8 @@ namespace {
       "  verbena-write-to-client server [OPTIONS] [FILE]   waits for a client\n"
       "  verbena-write-to-client client [OPTIONS] [HOST]   offers memory to the server\n"
       "Options:\n"
-      "  -d DEVICE    the RDMA device (the first one)\n"
-      "  -x NUMBER    the number of its GID (the first of RoCE v2 and IPv4)\n"
-      "  -p PORT      the TCP port to meet at (the server takes a free one)\n"
-      "  -b ADDRESS   where the server listens (127.0.0.1)\n"
+      "  -p PORT      the port of rdma_cm to meet at (the server takes a free one)\n"
+      "  -b ADDRESS   where the server listens (127.0.0.1); 0.0.0.0: everywhere\n"
       "  -n BYTES     make up so much data instead of reading a file (1 GiB)\n"
       "  -r FD        write results to this descriptor, as `name value` lines\n"
       "  -w FD        (server) write no data before this descriptor gives a byte or ends\n"
@@ -73,10 +71,8 @@ std::uint64_t number(const char* text, std::uint64_t most) {
 Options parse(int argc, char** argv) {
   Options options;
   options.generate = std::uint64_t{1} << 30;
-  for (int option = 0; (option = getopt(argc, argv, "d:x:p:b:n:r:w:qh")) != -1;) {
+  for (int option = 0; (option = getopt(argc, argv, "p:b:n:r:w:qh")) != -1;) {
     switch (option) {
-      case 'd': options.device = optarg; break;
-      case 'x': options.gid_index = static_cast<int>(number(optarg, 255)); break;
       case 'p': options.port = static_cast<std::uint16_t>(number(optarg, 65535)); break;
       case 'b': options.address = optarg; break;
       case 'n': options.generate = number(optarg, std::uint64_t{1} << 46); break;

@@ -2,15 +2,15 @@
 // The two roles of this program. Reading path: server.cc, client.cc, endpoint.cc.
 //
 //   server                                             client
-//     |  <------------ TCP: connects ------------------  |
-//     |  ---- TCP: size, checksum, queue pair -------->  |  allocates and registers memory
-//     |  <--- TCP: address, key, queue pair -----------  |  sleeps in ibv_get_cq_event
+//     |  <----------- rdma_cm: connects ---------------  |
+//     |  ---- rdma_cm: accepts; size, checksum ------->  |  allocates and registers memory
+//     |  <---- SEND: address and key of its memory ----  |  sleeps until an event
 //     |  ==== RDMA WRITE, a few bytes, twice ==========> |
 //     |  (with -w: waits; the client may be stopped now) |
 //     |  ==== RDMA WRITE, a few bytes =================> |
 //     |  ==== RDMA WRITE, 1 MiB each, many at once ===>  |
 //     |  ==== an empty RDMA WRITE with immediate ======> |  wakes up, checks its memory
-//     |  <--- TCP: verdict ----------------------------  |
+//     |  <---- SEND: verdict --------------------------  |
 //
 // Plain WRITEs ask nothing of the client's program, so it may be stopped while they come; the one
 // with immediate takes a receive and needs the client. For a program above us the server reports
@@ -24,11 +24,9 @@
 namespace write_to_client {
 
 struct Options {
-  std::string device;  // empty: the first one
-  int gid_index = -1;  // -1: chosen
-  std::string address = "127.0.0.1";
-  std::uint16_t port = 0;      // of the TCP connection; the server takes a free one for 0
-  std::uint64_t generate = 0;  // bytes of data to make up when there is no file
+  std::string address = "127.0.0.1";  // of an interface; its device is used
+  std::uint16_t port = 0;             // of rdma_cm; the server takes a free one for 0
+  std::uint64_t generate = 0;         // bytes of data to make up when there is no file
   std::string file;
   int report = -1;    // a descriptor for "name value" lines, for the program above us
   int wait_for = -1;  // a descriptor: the server writes no data before it gives a byte or ends

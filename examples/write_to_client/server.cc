@@ -16,7 +16,6 @@
 #include "write_to_client/memory.h"
 #include "write_to_client/progress.h"
 #include "write_to_client/roles.h"
-#include "write_to_client/wire.h"
 
 namespace write_to_client {
 namespace {
@@ -83,7 +82,7 @@ void Transfer::post_piece(std::uint64_t piece) {
 // Takes what is complete; the number of WRITEs.
 unsigned Transfer::collect() {
   ibv_wc completions[kBatch];
-  const int count = ibv_poll_cq(endpoint_.completions(), kBatch, completions);
+  const int count = ibv_poll_cq(endpoint_.send_completions(), kBatch, completions);
   if (count < 0) fail("ibv_poll_cq failed");
   for (int i = 0; i < count; ++i) {
     if (completions[i].status != IBV_WC_SUCCESS) {
@@ -155,7 +154,8 @@ void wait_for_word(int descriptor) {
   }
 }
 
-void write_all(Transfer& transfer, const Options& options) {
+// Returns how many seconds the data took.
+double write_all(Transfer& transfer, const Options& options) {
   // Twice: a NIC of software may open the client's memory to us only after it has answered the
   // first message, and by its second answer it has.
   transfer.greet();
@@ -171,6 +171,7 @@ void write_all(Transfer& transfer, const Options& options) {
   const double seconds = transfer.run(options);
   report(options, "written", std::to_string(seconds));
   transfer.announce();
+  return seconds;
 }
 
 Memory data_of(const Options& options) {
@@ -185,30 +186,33 @@ Memory data_of(const Options& options) {
 int run_server(const Options& options) {
   const Memory memory = data_of(options);
   const std::uint64_t checksum = xxh64(memory.data(), memory.size());
-  Endpoint endpoint(options, kPiecesInFlight, 1);
-  const Region region = endpoint.register_memory(memory.data(), memory.mapped(), 0);
-  report(options, "device", endpoint.device());
-
-  Wire wire = Wire::accept(options.address, options.port, [&](std::uint16_t port) {
+  Endpoint endpoint = Endpoint::of_client(options, kPiecesInFlight, [&](unsigned port) {
     report(options, "port", std::to_string(port));
     if (!options.quiet && options.report < 0) {
-      std::printf("waiting for a client at %s port %u\n", options.address.c_str(), port);
+      std::printf("  server: waiting for a client at %s port %u\n", options.address.c_str(), port);
       std::fflush(stdout);
     }
   });
-  wire.send(Offer{.address = endpoint.address(), .size = memory.size(), .checksum = checksum});
-  const Place place = wire.receive_place();
-  endpoint.connect(place.address);
+  report(options, "device", endpoint.device());
+  const Region region = endpoint.register_memory(memory.data(), memory.mapped(), 0);
+  endpoint.accept({.size = memory.size(), .checksum = checksum});
+  const Place place = endpoint.receive_place();
 
   Transfer transfer(endpoint, memory, region, place);
-  write_all(transfer, options);
-  const bool is_right = wire.receive_verdict();
+  const double seconds = write_all(transfer, options);
+  const bool is_right = endpoint.receive_verdict();
   char text[32];
   std::snprintf(text, sizeof text, "%016" PRIx64, checksum);
   report(options, "bytes", std::to_string(memory.size()));
   report(options, "pieces", std::to_string(transfer.pieces()));
   report(options, "checksum", text);
   if (!is_right) fail("the client says that the checksum is wrong");
+  if (!options.quiet && options.report < 0) {
+    const double gigabytes = static_cast<double>(memory.size()) * 1e-9;
+    std::printf("  server: %" PRIu64 " bytes at %.2f GB/s by %s, XXH64 %s; right at the client\n",
+                static_cast<std::uint64_t>(memory.size()), seconds > 0 ? gigabytes / seconds : 0,
+                endpoint.device(), text);
+  }
   return 0;
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // `verbena demo`: a server writes into the memory of a client by RDMA, then programs from Debian
 // run, all of it between two processes and without RDMA hardware.
+#include <arpa/inet.h>
 #include <fmt/format.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -9,6 +10,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <optional>
 #include <string>
 #include <system_error>
 #include <utility>
@@ -22,22 +24,38 @@
 #include "cli/table.h"
 #include "cli/terminal.h"
 #include "nic/device.h"
+#include "wire/ip.h"
 
 namespace verbena::cli {
 namespace {
 
 constexpr std::uint64_t kDefaultBytes = std::uint64_t{1} << 30;
 constexpr char kProgram[] = "verbena-write-to-client";
+constexpr std::uint16_t kMeetingPort = 20'049;  // of rdma_cm, for two machines
 
 int failed(const std::string& why) {
   fmt::print(stderr, "{} {}\n", styled(Style::kBad, "verbena demo:"), why);
   return 1;
 }
 
+// An address by which the device can be named; nothing where it has only link-local ones.
+std::optional<std::string> address_of(const nic::Device& device) {
+  for (const Gid& gid : device.gids) {
+    char text[INET6_ADDRSTRLEN] = "";
+    const bool is_ipv4 = wire::is_ipv4(gid);
+    if (!is_ipv4 && gid.bytes[0] == 0xFE && (gid.bytes[1] & 0xC0) == 0x80) continue;
+    if (inet_ntop(is_ipv4 ? AF_INET : AF_INET6, gid.bytes + (is_ipv4 ? 12 : 0), text,
+                  sizeof text)) {
+      return text;
+    }
+  }
+  return std::nullopt;
+}
+
 // The first device that can be used.
 const nic::Device* usable(const std::vector<nic::Device>& devices) {
   for (const nic::Device& device : devices) {
-    if (device.is_up && !device.gids.empty()) return &device;
+    if (device.is_up && address_of(device)) return &device;
   }
   return nullptr;
 }
@@ -60,16 +78,27 @@ class Demo final : public Command {
     app.add_option("FILE", file_, "What the server writes; 1 GiB of made-up data without it");
     app.add_option("--bytes", bytes_, "Make up so many bytes instead");
     app.add_flag("--only-write", only_write_, "Leave Debian's programs out");
+    auto* const listen =
+        app.add_flag("--listen", listens_, "Be the server, for a client on another machine");
+    app.add_option("--connect", host_, "Be the client of the server on this machine")
+        ->type_name("HOST")
+        ->excludes(listen);
+    app.add_option("--port", port_, "The port of rdma_cm where the two meet")
+        ->capture_default_str();
   }
   int run(const std::vector<std::string>&) override;
 
  private:
   Result<WriteToClient, std::string> plan(const nic::Device& device);
   bool run_benches(const std::string& device, std::vector<Row>& rows);
+  int run_half(const WriteToClient& job) const;
 
   std::string file_;
   std::uint64_t bytes_ = kDefaultBytes;
   bool only_write_ = false;
+  bool listens_ = false;
+  std::string host_;
+  std::uint16_t port_ = kMeetingPort;
 };
 
 Result<WriteToClient, std::string> Demo::plan(const nic::Device& device) {
@@ -77,6 +106,7 @@ Result<WriteToClient, std::string> Demo::plan(const nic::Device& device) {
   const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
   WriteToClient job = {.program = (self.parent_path() / kProgram).string(),
                        .device = device.name,
+                       .address = address_of(device).value_or(""),
                        .file = file_,
                        .bytes = bytes_};
   if (access(job.program.c_str(), X_OK) != 0) return refuse(job.program + " is missing");
@@ -107,7 +137,7 @@ void introduce(const WriteToClient& job) {
              has_hardware ? "" : ": this machine has no RDMA hardware");
   fmt::print("  data    {}{}\n", spell_bytes(job.bytes),
              job.file.empty() ? ", made up" : ", " + job.file);
-  fmt::print("  client  registers memory, tells the server its address and key, and sleeps\n");
+  fmt::print("  client  connects by rdma_cm, tells where its memory is, and its key, and sleeps\n");
   fmt::print("  server  writes there with RDMA WRITE; the client takes no part in it\n");
   std::fflush(stdout);
 }
@@ -165,16 +195,43 @@ void print_results(std::vector<Row> rows) {
   }
 }
 
+// One of the two only: it takes the place of this process, and says by itself how it goes.
+int Demo::run_half(const WriteToClient& job) const {
+  std::vector<std::string> words = {job.program, host_.empty() ? "server" : "client", "-p",
+                                    std::to_string(port_)};
+  if (!host_.empty()) {
+    words.insert(words.end(), {"--", host_});
+  } else {
+    fmt::print("On the other machine:  verbena demo --connect ADDRESS{}\n",
+               port_ == kMeetingPort ? "" : fmt::format(" --port {}", port_));
+    words.insert(words.end(), {"-b", "::"});
+    if (job.file.empty()) {
+      words.insert(words.end(), {"-n", std::to_string(job.bytes)});
+    } else {
+      words.insert(words.end(), {"--", job.file});
+    }
+  }
+  std::fflush(stdout);
+  std::vector<char*> arguments;
+  for (std::string& word : words)
+    arguments.push_back(word.data());
+  arguments.push_back(nullptr);
+  execv(arguments[0], arguments.data());
+  return failed(words[0] + ": " + std::strerror(errno));
+}
+
 int Demo::run(const std::vector<std::string>&) {
   const std::vector<nic::Device> devices = nic::devices();
   const nic::Device* device = usable(devices);
   if (!device) return failed("no network interface has an address, not even lo");
   const Result<WriteToClient, std::string> job = plan(*device);
   if (!job) return failed(job.error());
-  introduce(*job);
+  const bool is_half = listens_ || !host_.empty();
+  if (!is_half) introduce(*job);
   const Result<LaunchEnvironment, std::string> environment = launch_environment();
   if (!environment) return failed(environment.error());
   apply(*environment);
+  if (is_half) return run_half(*job);
 
   const Result<Written, std::string> written = write_to_client(*job);
   if (!written) return failed(written.error());
@@ -191,7 +248,9 @@ int Demo::run(const std::vector<std::string>&) {
 }  // namespace
 
 std::unique_ptr<Command> add_demo(CLI::App& app) {
-  app.footer("Everything runs on this machine, as an ordinary user, and ends with this command.");
+  app.footer(
+      "Everything runs on this machine, as an ordinary user, and ends with this command. With\n"
+      "--listen here and --connect HOST there it runs between two machines.");
   return std::make_unique<Demo>(app);
 }
 

@@ -16,6 +16,7 @@ namespace verbena::cli {
 struct WriteToClient {
   std::string program;  // verbena-write-to-client
   std::string device;
+  std::string address;      // the device's, where the two meet by rdma_cm
   std::string file;         // empty: made-up data
   std::uint64_t bytes = 0;  // of the file, or to make up
 };

@@ -96,7 +96,7 @@ Result<Child, std::string> start_server(const WriteToClient& job, Report& report
                                         StartSignal& signal) {
   const int reports_to = report.write_end();
   std::vector<std::string> words = {job.program, "server",
-                                    "-d",        job.device,
+                                    "-b",        job.address,
                                     "-r",        std::to_string(reports_to),
                                     "-w",        std::to_string(signal.read.get())};
   if (job.file.empty()) {
@@ -115,7 +115,7 @@ Result<Child, std::string> start_client(const WriteToClient& job, const std::str
                                         Report& report) {
   const int reports_to = report.write_end();
   Result<Child, std::string> client = Child::start(
-      {job.program, "client", "-d", job.device, "-p", port, "-r", std::to_string(reports_to)},
+      {job.program, "client", "-p", port, "-r", std::to_string(reports_to), job.address},
       {.captures_output = false, .inherited = {reports_to}});
   report.started();
   return client;

@@ -196,6 +196,14 @@ void Engine::release(CommId id, Instant now) {
   }
 }
 
+void Engine::ask_again(CommId id) {
+  Connection* const c = connections_.by_id(id);
+  const bool waits =
+      c != nullptr && (c->state == State::kRequestSent || c->state == State::kReplyWait ||
+                       c->state == State::kResolving);
+  if (waits) say_again(*c);
+}
+
 void Engine::set_tag(CommId id, std::uint64_t tag) {
   Connection* const found = connections_.by_id(id);
   if (found != nullptr) found->tag = tag;

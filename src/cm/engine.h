@@ -79,6 +79,9 @@ class Engine {
   // Of an established connection: sends the DREQ. At most 220 bytes. Then kDisconnected. A DREQ of
   // the peer is answered at once and needs nothing from the caller.
   Result<void, Refusal> disconnect(CommId id, std::span<const std::byte> private_data, Instant now);
+  // Says once more what waits for an answer, and counts it as nothing: whoever was to answer may
+  // have died, and somebody else knows.
+  void ask_again(CommId id);
   // No more events of this id, not even those that wait for next_event(). Unknown ids are ignored.
   void release(CommId id, Instant now);
   // What later events of the connection bring along (after kRequest it is the listener's).

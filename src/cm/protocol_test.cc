@@ -389,6 +389,20 @@ TEST_F(CmProtocol, APeerCannotPutUsOffForEver) {
   EXPECT_LT(heard, 40);
 }
 
+TEST_F(CmProtocol, WhatWaitsForAnAnswerCanBeAskedAgainAndCountsNothing) {
+  const CommId id = asking();
+  hear(wire::Mra{.local_comm_id = 0x2000, .remote_comm_id = id.value, .service_timeout = 24});
+  for (int i = 0; i < 100; ++i) {
+    engine.ask_again(id);
+    EXPECT_EQ(only<wire::Req>().local_comm_id, id.value);
+  }
+  hear(reply_to(id));
+  expect_told({EventKind::kReply});
+  engine.ask_again(id);
+  engine.ask_again(CommId{12345});
+  expect_silence();
+}
+
 TEST_F(CmProtocol, ARejectionNeedNotKnowUs) {
   requested();
   hear(wire::Rej{.local_comm_id = 0x1000, .reason = wire::RejReason::kTimeout});

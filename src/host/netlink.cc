@@ -90,13 +90,17 @@ bool netlink_dump(std::uint16_t request, std::uint8_t family,
   }
 }
 
-std::optional<std::uint8_t> netlink_route_type(std::uint8_t family,
-                                               std::span<const std::uint8_t> destination) {
+namespace {
+
+// The kernel's answer to RTM_GETROUTE. Nothing: it does not say.
+std::optional<std::span<const std::byte>> ask_for_route(std::uint8_t family,
+                                                        std::span<const std::byte> destination,
+                                                        std::span<std::byte> room) {
   struct {
     nlmsghdr head;
     rtmsg body;
     rtattr attribute;
-    std::uint8_t address[16];
+    std::byte address[16];
   } message{};
   if (destination.size() > sizeof message.address) return std::nullopt;
   const auto unused = static_cast<std::uint32_t>(sizeof message.address - destination.size());
@@ -112,16 +116,33 @@ std::optional<std::uint8_t> netlink_route_type(std::uint8_t family,
 
   const UniqueFd socket = socket_for_a_moment(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE);
   if (!socket || !send_to_kernel(socket, &message, message.head.nlmsg_len)) return std::nullopt;
-  alignas(nlmsghdr) std::array<std::byte, 4096> buffer;
-  const ssize_t size = receive(socket, buffer);
+  const ssize_t size = receive(socket, room);
   if (size <= 0) return std::nullopt;
-  const auto answer = std::span(buffer).first(static_cast<std::size_t>(size));
-  const auto head = netlink_head<nlmsghdr>(answer);
+  return room.first(static_cast<std::size_t>(size));
+}
+
+}  // namespace
+
+std::optional<std::uint8_t> netlink_route_type(std::uint8_t family,
+                                               std::span<const std::uint8_t> destination) {
+  alignas(nlmsghdr) std::array<std::byte, 4096> buffer;
+  const auto answer = ask_for_route(family, std::as_bytes(destination), buffer);
+  const auto head = answer ? netlink_head<nlmsghdr>(*answer) : std::nullopt;
   if (!head) return std::nullopt;
   if (head->nlmsg_type == NLMSG_ERROR) return std::uint8_t{RTN_UNREACHABLE};
-  const auto route = netlink_head<rtmsg>(netlink_tail<nlmsghdr>(answer));
+  const auto route = netlink_head<rtmsg>(netlink_tail<nlmsghdr>(*answer));
   if (head->nlmsg_type != RTM_NEWROUTE || !route) return std::nullopt;
   return route->rtm_type;
+}
+
+bool netlink_route(std::uint8_t family, std::span<const std::byte> destination,
+                   const std::function<void(unsigned, std::span<const std::byte>)>& each) {
+  alignas(nlmsghdr) std::array<std::byte, 4096> buffer;
+  const auto answer = ask_for_route(family, destination, buffer);
+  const auto head = answer ? netlink_head<nlmsghdr>(*answer) : std::nullopt;
+  if (!head || head->nlmsg_type != RTM_NEWROUTE) return false;
+  netlink_attributes(netlink_tail<rtmsg>(netlink_tail<nlmsghdr>(*answer)), each);
+  return true;
 }
 
 void netlink_attributes(std::span<const std::byte> attributes,

@@ -29,6 +29,11 @@ bool netlink_dump(std::uint16_t request, std::uint8_t family,
 std::optional<std::uint8_t> netlink_route_type(std::uint8_t family,
                                                std::span<const std::uint8_t> destination);
 
+// Calls each(attribute, payload) for the route that leads to an address. False: none does, or the
+// system does not say.
+bool netlink_route(std::uint8_t family, std::span<const std::byte> destination,
+                   const std::function<void(unsigned, std::span<const std::byte>)>& each);
+
 // The fixed part of a message.
 template <class T>
 std::optional<T> netlink_head(std::span<const std::byte> message) {

@@ -21,7 +21,7 @@ namespace verbena::host {
 class PrivateFd {
  public:
   PrivateFd() = default;
-  explicit PrivateFd(int fd) : fd_(fd), owner_(fd < 0 ? 0 : gettid()) {}
+  explicit PrivateFd(int fd) : fd_(fd), owner_(fd < 0 ? 0 : this_thread()) {}
   // One that others may close under us.
   static PrivateFd in_shared_table(int fd) {
     PrivateFd result(fd);
@@ -58,7 +58,12 @@ class PrivateFd {
     struct stat status{};
     return raw::status(fd, status) == 0 ? status.st_ino : 0;
   }
-  bool is_our_thread() const { return gettid() == owner_; }
+  // Asked once: a number is the control thread's, and that never forks.
+  static pid_t this_thread() {
+    static thread_local const pid_t number = gettid();
+    return number;
+  }
+  bool is_our_thread() const { return this_thread() == owner_; }
   bool is_our_file() const { return file_ == 0 || file_of(fd_) == file_; }
 
   int fd_ = -1;

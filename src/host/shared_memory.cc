@@ -134,8 +134,10 @@ auto SharedMemory::map(int fd, std::size_t size, int rights) -> Result<SharedMem
   return memory;
 }
 
+bool SharedMemory::is_ours() const { return data_ && process_ == getpid(); }
+
 void SharedMemory::unmap() {
-  if (data_ && process_ == getpid()) raw_unmap(data_, size_);
+  if (is_ours()) raw_unmap(data_, size_);
   data_ = nullptr;
 }
 

@@ -58,6 +58,8 @@ class SharedMemory {
   explicit operator bool() const { return data_ != nullptr; }
   std::byte* data() const { return data_; }
   std::size_t size() const { return size_; }  // whole pages
+  // False in a forked child, which has nothing there.
+  bool is_ours() const;
 
   // What lies at `offset`: a type whose layout both processes share.
   template <class T>

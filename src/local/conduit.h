@@ -14,8 +14,8 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
-#include "base/assert.h"
 #include "base/types.h"
 #include "host/process_page.h"
 #include "host/shared_memory.h"
@@ -31,6 +31,7 @@ struct ConduitHeader {
   std::uint32_t layout_version;
   std::uint32_t request_units;
   std::uint32_t response_units;
+  std::atomic<std::uint32_t> ends_gone;
 
   // Written by the requester.
   alignas(64) std::atomic<std::uint32_t> responses_consumed;
@@ -84,6 +85,8 @@ enum class RequestKind : std::uint8_t {
   kRead = 3,
   kCompareSwap = 4,
   kFetchAdd = 5,
+  kFlush = 6,        // `flush` says of what
+  kAtomicWrite = 7,  // eight bytes, stored at once
 };
 enum RequestFlag : std::uint8_t {
   kFirst = 1,
@@ -95,6 +98,8 @@ enum RequestFlag : std::uint8_t {
   kLent = 64,         // and there it is to be taken from: it does not follow
 };
 
+enum FlushWhat : std::uint32_t { kGlobalVisibility = 1, kPersistence = 2, kWholeRegion = 4 };
+
 struct RequestRecord {
   RecordHead head;
   std::uint32_t index;           // of the operation
@@ -104,14 +109,19 @@ struct RequestRecord {
   std::uint64_t remote_address;  // of the message's first byte
   std::uint32_t remote_key;
   std::uint32_t immediate;
-  std::uint32_t offset;  // of this piece in the message
-  std::uint32_t reserved;
+  std::uint32_t offset;        // of this piece in the message
+  std::uint32_t shared_queue;  // XRC
   union {
     std::byte inline_payload[kInlineMax];  // when piece_length <= kInlineMax
     struct {
       std::uint64_t compare_add;
       std::uint64_t swap;
     } atomic;
+    struct {
+      std::uint32_t length;
+      std::uint32_t what;  // FlushWhat
+      std::uint64_t reserved;
+    } flush;
     struct {
       std::uint64_t address;  // by its region
       std::uint32_t key;
@@ -159,19 +169,62 @@ static_assert(sizeof(DatagramRecord) == kUnit);
 inline constexpr std::uint8_t kDatagram = 1;
 inline constexpr std::uint32_t kDatagramMax = 4096;
 
-// A mapped conduit. Which end we are is settled by which of the two pairs of rings is used.
+// Memory for some conduits between the same two processes: making, passing and mapping it costs far
+// more than all else of a connection. Copies are references, good on any thread; it is unmapped
+// with the last one.
+class ConduitFile {
+ public:
+  static constexpr std::uint32_t kMost = 16;  // conduits
+  static constexpr std::size_t bytes_for(std::uint32_t conduits) { return conduits * kConduitSize; }
+
+  ConduitFile() = default;
+  explicit ConduitFile(host::SharedMemory memory);
+  ConduitFile(const ConduitFile& other);
+  ConduitFile(ConduitFile&& other) noexcept : shared_(std::exchange(other.shared_, nullptr)) {}
+  ConduitFile& operator=(ConduitFile other) noexcept {
+    std::swap(shared_, other.shared_);
+    return *this;
+  }
+  ~ConduitFile();
+
+  explicit operator bool() const { return shared_ != nullptr; }
+  std::uint32_t conduits() const;
+  // Null: there is no such one.
+  std::byte* at(std::uint32_t index) const;
+  // False in a forked child, which has nothing there.
+  bool is_ours() const;
+
+ private:
+  struct Shared;
+  Shared* shared_ = nullptr;
+};
+
+// A mapped conduit. Which end we are is settled by which of the two pairs of rings is used. Its
+// pages are given back when both ends have gone.
 class Conduit {
  public:
   Conduit() = default;
-  // Ours, new: `memory` is zero and of kConduitSize.
-  static Conduit prepare(host::SharedMemory memory, std::uint64_t id);
+  // Ours, new: the memory is zero.
+  static Conduit prepare(const ConduitFile& file, std::uint32_t index, std::uint64_t id);
+  static Conduit prepare(host::SharedMemory memory, std::uint64_t id) {
+    return prepare(ConduitFile(std::move(memory)), 0, id);
+  }
   // A peer's: false content gives an empty conduit.
-  static Conduit accept(host::SharedMemory memory, std::uint64_t id);
+  static Conduit accept(const ConduitFile& file, std::uint32_t index, std::uint64_t id);
+  static Conduit accept(host::SharedMemory memory, std::uint64_t id) {
+    return accept(ConduitFile(std::move(memory)), 0, id);
+  }
+  Conduit(Conduit&& other) noexcept { swap(other); }
+  Conduit& operator=(Conduit&& other) noexcept {
+    Conduit(std::move(other)).swap(*this);
+    return *this;
+  }
+  ~Conduit();
 
-  explicit operator bool() const { return static_cast<bool>(memory_); }
+  explicit operator bool() const { return at_ != nullptr; }
   std::uint64_t id() const { return id_; }
   // Not of an empty one.
-  ConduitHeader& header() const { return *reinterpret_cast<ConduitHeader*>(memory_.data()); }
+  ConduitHeader& header() const { return *reinterpret_cast<ConduitHeader*>(at_); }
 
   RingWriter request_writer() const { return {requests(), kRequestUnits, request_words()}; }
   RingReader request_reader() const { return {requests(), kRequestUnits, request_words()}; }
@@ -179,10 +232,14 @@ class Conduit {
   RingReader response_reader() const { return {responses(), kResponseUnits, response_words()}; }
 
  private:
-  Conduit(host::SharedMemory memory, std::uint64_t id) : memory_(std::move(memory)), id_(id) {
-    VERBENA_ASSERT(memory_.size() >= kConduitSize);
+  Conduit(const ConduitFile& file, std::uint32_t index, std::uint64_t id)
+      : file_(file), at_(file.at(index)), id_(id) {}
+  void swap(Conduit& other) noexcept {
+    std::swap(file_, other.file_);
+    std::swap(at_, other.at_);
+    std::swap(id_, other.id_);
   }
-  std::byte* requests() const { return memory_.data() + kRingsOffset; }
+  std::byte* requests() const { return at_ + kRingsOffset; }
   std::byte* responses() const { return requests() + std::size_t{kRequestUnits} * kUnit; }
   RingWords request_words() const {
     return {&header().requests_consumed, &header().request_writer_waits};
@@ -191,7 +248,8 @@ class Conduit {
     return {&header().responses_consumed, &header().response_writer_waits};
   }
 
-  host::SharedMemory memory_;
+  ConduitFile file_;
+  std::byte* at_ = nullptr;
   std::uint64_t id_ = 0;
 };
 

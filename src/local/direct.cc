@@ -31,6 +31,7 @@ std::uint32_t access_of(const qp::Operation& op) {
     case qp::OpKind::kSend:
     case qp::OpKind::kFlush:
     case qp::OpKind::kAtomicWrite:
+    case qp::OpKind::kBindWindow:
     case qp::OpKind::kLocalInvalidate: break;
   }
   return 0;

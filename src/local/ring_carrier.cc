@@ -4,6 +4,13 @@
 #include <utility>
 
 namespace verbena::local {
+namespace {
+
+// From a peer's death until work for it fails.
+constexpr Duration kLastWords = Duration::milliseconds(50);
+
+}  // namespace
+
 Conduit RingCarrier::offer(Conduit conduit, PeerBell bell, PeerMemory* peer) {
   Conduit before = responder_.give_up_conduit();
   responder_ = RingResponder(type_);
@@ -56,17 +63,21 @@ void RingCarrier::give_up() {
 void RingCarrier::issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
   if (lost_) {
     // What is posted after the death ends as what was posted before.
-    if (type_ != qp::QpType::kUc) return fail_lost(window, now);
+    if (type_ != qp::QpType::kUc) return has_failed_ ? fail_lost(window, now) : void();
     outbound_ = Outbound::kClosed;
   }
   switch (outbound_) {
     case Outbound::kUnknown:
-      return;  // the peer has not answered yet; its process lives, so this is not silence
+      // The peer has not answered yet; its process lives, so this is not silence.
+      return window.run_local(now);
     case Outbound::kAttached: return issue_attached(window, budget, now);
     case Outbound::kAbsent:
     case Outbound::kClosed: break;
   }
-  if (type_ != qp::QpType::kUc) return count_silence(window, now);
+  if (type_ != qp::QpType::kUc) {
+    window.run_local(now);
+    return count_silence(window, now);
+  }
   // Unreliable: into the void.
   while (!budget.spent()) {
     const qp::Operation* op = window.next(now);
@@ -117,18 +128,22 @@ RingCarrier::Directly RingCarrier::issue_directly(qp::SendWindow& window, const 
 
 void RingCarrier::collect(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
   if (is_quiet()) return;
-  const bool was_lost = lost_;
   requester_.collect(window, budget, now);
   if (has_farewell())
     outbound_ = outbound_ == Outbound::kAttached ? Outbound::kClosed : Outbound::kAbsent;
   // A peer that breaks the rules of the ring cannot be talked to: as if it had died.
   if (requester_.is_broken() || responder_.is_broken()) lost_ = true;
-  if (was_lost || lost_) return fail_lost(window, now);
-  count_silence(window, now);
+  if (!lost_) return count_silence(window, now);
+  // On a network a peer's death takes some timeouts to be noticed, and programs that have had all
+  // they want from some queue pairs end meanwhile: ibv_srq_pingpong sends more than it counts.
+  if (!fails_at_) fails_at_ = now + kLastWords;
+  if (now >= *fails_at_) return fail_lost(window, now);
+  deadline_ = fails_at_;
 }
 
 // Not before the peer's last answers are taken.
 void RingCarrier::fail_lost(qp::SendWindow& window, const Now& now) {
+  has_failed_ = true;
   if (!requester_.has_answers()) window.peer_lost(now);
   deadline_.reset();
 }

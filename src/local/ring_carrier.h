@@ -59,6 +59,7 @@ class RingCarrier final : public qp::Carrier {
   bool was_used() const { return responder_.was_used(); }
   // The peer said, or its slot's emptiness says, that there is nobody connected to us there (yet).
   void peer_absent();
+  // Work fails a little later (see collect()).
   void peer_lost() { lost_ = true; }
   // Local ACK timeout; 0 is never.
   void set_timeout(Duration timeout) { timeout_ = timeout; }
@@ -134,6 +135,8 @@ class RingCarrier final : public qp::Carrier {
   PeerBell bell_;
   Outbound outbound_ = Outbound::kUnknown;
   bool lost_ = false;
+  std::optional<Instant> fails_at_;
+  bool has_failed_ = false;
   Duration timeout_;
   std::optional<Instant> deadline_;
 };

@@ -21,6 +21,12 @@ std::uint8_t flags_of(const qp::Operation& op) {
   return flags;
 }
 
+std::uint32_t what_of(const qp::Flush& flush) {
+  return (flush.global_visibility ? std::uint32_t{kGlobalVisibility} : 0) |
+         (flush.persistence ? std::uint32_t{kPersistence} : 0) |
+         (flush.whole_region ? std::uint32_t{kWholeRegion} : 0);
+}
+
 constexpr bool is_after(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::int32_t>(a - b) > 0;
 }
@@ -28,12 +34,11 @@ constexpr bool is_after(std::uint32_t a, std::uint32_t b) {
 std::uint8_t kind_of(qp::OpKind kind) {
   switch (kind) {
     case qp::OpKind::kSend:
+    case qp::OpKind::kBindWindow:
     case qp::OpKind::kLocalInvalidate: return static_cast<std::uint8_t>(RequestKind::kSend);
-    // Its eight bytes are stored by one instruction where they lie in a word.
-    case qp::OpKind::kAtomicWrite:
     case qp::OpKind::kWrite: return static_cast<std::uint8_t>(RequestKind::kWrite);
-    // A READ of nothing: what came before it is done when it is answered.
-    case qp::OpKind::kFlush:
+    case qp::OpKind::kAtomicWrite: return static_cast<std::uint8_t>(RequestKind::kAtomicWrite);
+    case qp::OpKind::kFlush: return static_cast<std::uint8_t>(RequestKind::kFlush);
     case qp::OpKind::kRead: return static_cast<std::uint8_t>(RequestKind::kRead);
     case qp::OpKind::kCompareSwap: return static_cast<std::uint8_t>(RequestKind::kCompareSwap);
     case qp::OpKind::kFetchAdd: return static_cast<std::uint8_t>(RequestKind::kFetchAdd);
@@ -139,7 +144,7 @@ RequestRecord* RingRequester::reserve(std::uint32_t units, const qp::Operation& 
   record->remote_address = op.remote_address;
   record->remote_key = op.remote_key.value;
   record->immediate = op.immediate;
-  record->reserved = 0;
+  record->shared_queue = op.shared_queue;
   return record;
 }
 
@@ -158,8 +163,11 @@ RingRequester::Sent RingRequester::send(qp::SendWindow& window, const qp::Operat
   if (!record) return Sent::kLater;
   record->piece_length = 0;
   record->offset = 0;
-  record->atomic.compare_add = op.compare_add;
-  record->atomic.swap = op.swap;
+  if (op.kind == qp::OpKind::kFlush) {
+    record->flush = {op.flush.length, what_of(op.flush), 0};
+  } else {
+    record->atomic = {op.compare_add, op.swap};
+  }
   publish(1, op.kind, kFirst | kLast);
   budget.take(0);
   return Sent::kWhole;

@@ -95,7 +95,7 @@ void RingResponder::acknowledge() {
 }
 
 RingResponder::Step RingResponder::execute(const Request& request, qp::Responder& responder) {
-  if (is_usual(request)) return execute_whole_send(request, responder);
+  if (is_usual(request) && !responder.must_choose()) return execute_whole_send(request, responder);
   const RequestRecord& record = request.record;
   if (drop_epoch_) {
     if (record.epoch == *drop_epoch_) return Step::kConsumed;
@@ -113,12 +113,18 @@ RingResponder::Step RingResponder::execute(const Request& request, qp::Responder
     message_ = record.index;
     progress_ = 0;
   }
+  if (responder.must_choose()) {
+    if (auto chosen = responder.choose(record.shared_queue); !chosen)
+      return refuse_request(request, chosen.error(), responder);
+  }
   switch (static_cast<RequestKind>(record.head.kind)) {
     case RequestKind::kSend: return execute_send(request, responder);
     case RequestKind::kWrite: return execute_write(request, responder);
     case RequestKind::kRead: return execute_read(request, responder);
     case RequestKind::kCompareSwap:
     case RequestKind::kFetchAdd: return execute_atomic(request, responder);
+    case RequestKind::kFlush: return execute_flush(request, responder);
+    case RequestKind::kAtomicWrite: return execute_atomic_write(request, responder);
   }
   broken_ = true;
   return Step::kConsumed;
@@ -148,7 +154,8 @@ bool RingResponder::follows(const Request& request) const {
   const RequestRecord& record = request.record;
   const bool is_whole = record.offset + std::uint64_t{record.piece_length} == record.total_length;
   const auto kind = static_cast<RequestKind>(record.head.kind);
-  const bool has_payload = kind == RequestKind::kSend || kind == RequestKind::kWrite;
+  const bool has_payload = kind == RequestKind::kSend || kind == RequestKind::kWrite ||
+                           kind == RequestKind::kAtomicWrite;
   if (has_payload ? is_whole != request.is_last() : record.piece_length != 0) return false;
   if (record.offset > record.total_length ||
       record.piece_length > record.total_length - record.offset) {
@@ -340,6 +347,36 @@ RingResponder::Step RingResponder::execute_atomic(const Request& request,
   if (!before) return refuse_request(request, before.error(), responder);
   response->value = *before;
   publish(1, ResponseKind::kValue);
+  finished(request);
+  return Step::kConsumed;
+}
+
+RingResponder::Step RingResponder::execute_flush(const Request& request, qp::Responder& responder) {
+  const RequestRecord& record = request.record;
+  if (type_ != qp::QpType::kRc)
+    return refuse_request(request, qp::Refusal::kInvalidRequest, responder);
+  const qp::Flush what{.length = record.flush.length,
+                       .global_visibility = (record.flush.what & kGlobalVisibility) != 0,
+                       .persistence = (record.flush.what & kPersistence) != 0,
+                       .whole_region = (record.flush.what & kWholeRegion) != 0};
+  const auto done = responder.flush(request.key(), record.remote_address, what);
+  if (!done) return refuse_request(request, done.error(), responder);
+  finished(request);
+  return Step::kConsumed;
+}
+
+RingResponder::Step RingResponder::execute_atomic_write(const Request& request,
+                                                        qp::Responder& responder) {
+  memory::Word word;
+  if (type_ != qp::QpType::kRc)
+    return refuse_request(request, qp::Refusal::kInvalidRequest, responder);
+  if (request.is_lent() || request.record.piece_length != word.size()) {
+    broken_ = true;
+    return Step::kConsumed;
+  }
+  std::copy_n(request.record.inline_payload, word.size(), word.begin());
+  const auto done = responder.atomic_write(request.key(), request.record.remote_address, word);
+  if (!done) return refuse_request(request, done.error(), responder);
   finished(request);
   return Step::kConsumed;
 }

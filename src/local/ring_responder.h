@@ -67,6 +67,8 @@ class RingResponder {
   Step execute_send(const Request& request, qp::Responder& responder);
   Step execute_write(const Request& request, qp::Responder& responder);
   Step execute_read(const Request& request, qp::Responder& responder);
+  Step execute_flush(const Request& request, qp::Responder& responder);
+  Step execute_atomic_write(const Request& request, qp::Responder& responder);
   Step execute_atomic(const Request& request, qp::Responder& responder);
   bool follows(const Request& request) const;
   void find_source(Request& request);

@@ -14,12 +14,14 @@
 #include "base/assert.h"
 #include "memory/fault_guard.h"
 #include "memory/page_check.h"
+#include "memory/window_table.h"
 
 namespace verbena::memory {
 namespace {
 
-constexpr std::uint32_t kRegionsMost = 1u << 24;         // leaves 8 bits of a key to chance alone
-constexpr std::uint32_t kNeverKeys[] = {0, 0xffffffff};  // what programs put where they have none
+constexpr std::uint32_t kRegionsMost = 1u << 24;  // leaves 7 bits of a key to chance alone
+constexpr std::uint32_t kKeyMask = 0x7fffffff;
+static_assert(!WindowTable::is_key({kKeyMask}));
 
 std::size_t table_bytes(std::uint32_t places) {
   return std::size_t{places} * (sizeof(RegionEntry) + sizeof(std::uint32_t));
@@ -108,7 +110,8 @@ RegionTable::RegionTable(std::uint32_t regions_max, RandomSource& random, Access
       regions_max_(memory_ ? regions_max : 0),
       place_mask_(memory_ ? std::bit_ceil(std::max(regions_max, 1u)) - 1 : 0),
       entries_(memory_ ? reinterpret_cast<RegionEntry*>(memory_) : &no_entry),
-      free_places_(reinterpret_cast<std::uint32_t*>(entries_ + place_mask_ + 1)) {
+      free_places_(reinterpret_cast<std::uint32_t*>(entries_ + place_mask_ + 1)),
+      windows_(std::make_unique<WindowTable>(*this, random)) {
   VERBENA_ASSERT(regions_max <= kRegionsMost);
 }
 
@@ -138,13 +141,13 @@ void RegionTable::give_back_place(std::uint32_t place) {
 
 MemoryKey RegionTable::new_key(std::uint32_t place) {
   auto& past = entries_[place].past_keys;
-  std::uint32_t key = (static_cast<std::uint32_t>(random_.next() >> 32) & ~place_mask_) | place;
+  std::uint32_t key = (static_cast<std::uint32_t>(random_.next() >> 33) & ~place_mask_) | place;
   const auto is_used_up = [&] {
-    return std::find(std::begin(past), std::end(past), key) != std::end(past) ||
-           std::find(std::begin(kNeverKeys), std::end(kNeverKeys), key) != std::end(kNeverKeys);
+    // 0 is what programs put where they have none.
+    return key == 0 || std::find(std::begin(past), std::end(past), key) != std::end(past);
   };
   while (is_used_up())
-    key += place_mask_ + 1;
+    key = (key + place_mask_ + 1) & kKeyMask;
   std::copy_backward(std::begin(past), std::end(past) - 1, std::end(past));
   past[0] = key;
   return {key};
@@ -184,6 +187,7 @@ Result<MemoryKey, RegisterError> RegionTable::change(MemoryKey key, const Region
   if (!pieces) return refuse(pieces.error());
   RegionEntry& entry = place_of(key);
   if (const auto refusal = close(key)) return refuse(*refusal);
+  if (reopened_for_windows(key)) return refuse(RegisterError::kBusy);
   std::lock_guard guard(lock_);
   fill(entry, config, *std::move(pieces));
   entry.key.store(key.value, std::memory_order_release);
@@ -202,13 +206,20 @@ std::optional<RegisterError> RegionTable::close(MemoryKey key) {
   return std::nullopt;
 }
 
+// Windows are bound in access sections: what saw the key before it was hidden has counted itself.
+bool RegionTable::reopened_for_windows(MemoryKey key) {
+  if (!has_windows(key)) return false;
+  place_of(key).key.store(key.value, std::memory_order_release);
+  return true;
+}
+
 bool RegionTable::remove(MemoryKey key) {
   std::optional<RegisterError> refusal = close(key);
   while (refusal == RegisterError::kBusy) {
     sched_yield();
     refusal = close(key);
   }
-  if (refusal) return false;
+  if (refusal || reopened_for_windows(key)) return false;
   RegionEntry& entry = place_of(key);
   std::lock_guard guard(lock_);
   if (entry.pieces) --lists_;

@@ -2,10 +2,11 @@
 // Memory regions: which memory a key names, who may touch it, and the end of that right (IBTA vol
 // 1, 10.6).
 //
-// A key is 32 random bits of the kernel's generator; the lower ones happen to be a free place of
-// the table, so a look-up is one load and a compare. Whoever touches a region's memory is in an
-// access section (access_sections.h). Taking a region away hides its key, then waits until every
-// section that may have seen it is over: a lease costs its user nothing to get or to give back.
+// A key is 31 random bits of the kernel's generator (the first is a window's); the lower ones
+// happen to be a free place of the table, so a look-up is one load and a compare. Whoever touches a
+// region's memory is in an access section (access_sections.h). Taking a region away hides its key,
+// then waits until every section that may have seen it is over: a lease costs its user nothing to
+// get or to give back.
 #pragma once
 
 #include <array>
@@ -97,10 +98,21 @@ struct alignas(64) RegionEntry {
   std::byte* address;                // where the region is one piece, not at address 0; else
   std::vector<RegionPiece>* pieces;  // in order
   std::uint32_t past_keys[kPastKeys];
+  mutable std::atomic<std::uint32_t> windows;  // that are bound to it
 };
 static_assert(sizeof(RegionEntry) == 64);
 
 class RegionTable;
+class WindowTable;
+
+// For whom memory is touched that a peer has named: a queue pair, and its domain.
+struct RemoteUser {
+  RemoteUser() = default;
+  // NOLINTNEXTLINE(google-explicit-constructor): without windows the domain is all there is.
+  constexpr RemoteUser(PdId domain, QpNum number = {}) : pd(domain), qp(number) {}
+  PdId pd;
+  QpNum qp;
+};
 
 // The right to touch one range until the access section ends in which it was given.
 class RegionLease {
@@ -117,6 +129,7 @@ class RegionLease {
 
  private:
   friend class RegionTable;
+  friend class WindowTable;
   RegionLease(const RegionEntry* entry, std::uint64_t offset, std::uint64_t length)
       : entry_(entry), offset_(offset), left_(length) {}
   Extent next_piece() const;
@@ -141,11 +154,17 @@ class RegionTable {
   Result<MemoryKey, RegisterError> add(const RegionConfig& config);
   // New domain, rights or memory under the same key (11.2.8.5 allows it, and work requests that are
   // posted stay good). On refusal the old region stays; after the return nobody touches the old
-  // memory any more.
+  // memory any more. kBusy also while windows are bound to it.
   Result<MemoryKey, RegisterError> change(MemoryKey key, const RegionConfig& config);
-  // False when there is no such region. After the return nobody touches its memory any more. Never
-  // called from an access section.
+  // False when there is no such region, or windows are bound to it (10.6.6.2.4). After the return
+  // nobody touches its memory any more. Never called from an access section.
   bool remove(MemoryKey key);
+  // As it is now: a queue pair may bind one, or let go of one, at any time.
+  bool has_windows(MemoryKey key) const {
+    const RegionEntry& entry = place_of(key);
+    return entry.own_key == key.value && entry.windows.load(std::memory_order_acquire) != 0;
+  }
+  WindowTable& windows() { return *windows_; }
 
   // The one check of key, domain, range and rights. In an access section only. A length of 0 needs
   // no valid key (IBTA vol 1, 9.7.4.1.2 says that a zero-length request is not checked): callers do
@@ -183,6 +202,8 @@ class RegionTable {
   // After it gives nothing the caller owns the place: nobody has a lease on it, gets one, or closes
   // it.
   std::optional<RegisterError> close(MemoryKey key);
+  // Of what was closed: windows are bound to it, so it is open again.
+  bool reopened_for_windows(MemoryKey key);
   // With the lock held.
   std::uint32_t take_place();
   void give_back_place(std::uint32_t place);
@@ -202,6 +223,7 @@ class RegionTable {
   std::uint32_t* const free_places_;
   std::atomic<std::uint32_t> count_{0};
   std::uint32_t lists_ = 0;  // regions of several pieces
+  std::unique_ptr<WindowTable> windows_;
 };
 
 // Between a list of SGEs (from byte `offset` of their concatenation) and a buffer; checks every SGE
@@ -221,11 +243,15 @@ struct ListRange {
 Result<std::size_t, RegionRefusal> extents_of(const RegionTable& table, PdId pd,
                                               const ListRange& range, std::uint32_t access,
                                               std::span<Extent> out);
-// The same between a remote range and a buffer.
-Result<void, RegionRefusal> write_range(RegionTable& table, PdId pd, MemoryKey key,
+// The same between a remote range and a buffer: its key may be a window's.
+Result<void, RegionRefusal> write_range(RegionTable& table, const RemoteUser& user, MemoryKey key,
                                         std::uint64_t address, std::span<const std::byte> from);
-Result<void, RegionRefusal> read_range(RegionTable& table, PdId pd, MemoryKey key,
+Result<void, RegionRefusal> read_range(RegionTable& table, const RemoteUser& user, MemoryKey key,
                                        std::uint64_t address, std::span<std::byte> to);
+// The check alone. Without length: of all that the key names.
+Result<void, RegionRefusal> check_range(RegionTable& table, const RemoteUser& user, MemoryKey key,
+                                        std::uint64_t address, std::optional<std::uint64_t> length,
+                                        std::uint32_t access);
 // An 8-byte atomic on naturally aligned memory with CPU atomicity; gives the value before. Needs
 // kRemoteAtomic. `add`: adds `operand`; otherwise swaps in `swap` where the value equals `operand`.
 struct AtomicRequest {
@@ -233,11 +259,12 @@ struct AtomicRequest {
   std::uint64_t operand = 0;
   std::uint64_t swap = 0;
 };
-Result<std::uint64_t, RegionRefusal> atomic_on_range(RegionTable& table, PdId pd, MemoryKey key,
-                                                     std::uint64_t address, AtomicRequest request);
+Result<std::uint64_t, RegionRefusal> atomic_on_range(RegionTable& table, const RemoteUser& user,
+                                                     MemoryKey key, std::uint64_t address,
+                                                     AtomicRequest request);
 // Eight bytes, all at once. Needs kRemoteWrite.
 using Word = std::array<std::byte, sizeof(std::uint64_t)>;
-Result<void, RegionRefusal> write_word(RegionTable& table, PdId pd, MemoryKey key,
+Result<void, RegionRefusal> write_word(RegionTable& table, const RemoteUser& user, MemoryKey key,
                                        std::uint64_t address, const Word& word);
 
 }  // namespace verbena::memory

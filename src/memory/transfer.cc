@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "memory/region_table.h"
+#include "memory/window_table.h"
 
 namespace verbena::memory {
 namespace {
@@ -17,14 +18,13 @@ struct Range {
 };
 
 // Calls copy(memory of the region, offset in the range, length) over the whole range, in order. All
-// of what is left is checked before each piece, so nothing of a range is touched that is bad
-// anywhere.
-template <class Copy>
-Result<void, RegionRefusal> for_pieces(RegionTable& table, PdId pd, const Range& range,
-                                       std::uint32_t access, Copy copy) {
+// of what is left is checked before each piece, by lease(address, length), so nothing of a range is
+// touched that is bad anywhere.
+template <class Lease, class Copy>
+Result<void, RegionRefusal> for_pieces(const Range& range, Lease lease_of, Copy copy) {
   std::uint64_t done = 0;
   while (done < range.length) {
-    auto lease = table.lease(range.key, pd, range.address + done, range.length - done, access);
+    auto lease = lease_of(range.address + done, range.length - done);
     if (!lease) return refuse(lease.error());
     std::size_t budget = kPieceBytes;
     while (budget > 0) {
@@ -38,6 +38,29 @@ Result<void, RegionRefusal> for_pieces(RegionTable& table, PdId pd, const Range&
     }
   }
   return {};
+}
+
+// The program's own memory: the key is a region's.
+template <class Copy>
+Result<void, RegionRefusal> for_own(const RegionTable& table, PdId pd, const Range& range,
+                                    std::uint32_t access, Copy copy) {
+  const auto lease = [&](std::uint64_t address, std::uint64_t length) {
+    return table.lease(range.key, pd, address, length, access);
+  };
+  return for_pieces(range, lease, copy);
+}
+
+// What a peer has named: it may be a window's.
+template <class Copy>
+Result<void, RegionRefusal> for_peer(RegionTable& table, const RemoteUser& user, const Range& range,
+                                     std::uint32_t access, Copy copy) {
+  if (!WindowTable::is_key(range.key)) [[likely]]
+    return for_own(table, user.pd, range, access, copy);
+  const WindowTable::Use use(table.windows(), user, range.key);
+  const auto lease = [&](std::uint64_t address, std::uint64_t length) {
+    return use.lease(address, length, access);
+  };
+  return for_pieces(range, lease, copy);
 }
 
 // Splits bytes [offset, offset + length) of the list's concatenation into ranges and calls
@@ -62,20 +85,16 @@ Result<void, RegionRefusal> for_sges(std::span<const Sge> list, std::uint64_t of
   return {};
 }
 
-Result<void, RegionRefusal> store(RegionTable& table, PdId pd, const Range& range,
-                                  std::uint32_t access, const std::byte* from) {
-  return for_pieces(table, pd, range, access,
-                    [from](std::byte* memory, std::uint64_t at, std::size_t length) {
-                      return guarded_copy(memory, from + at, length);
-                    });
+auto store_from(const std::byte* from) {
+  return [from](std::byte* memory, std::uint64_t at, std::size_t length) {
+    return guarded_copy(memory, from + at, length);
+  };
 }
 
-Result<void, RegionRefusal> load(RegionTable& table, PdId pd, const Range& range,
-                                 std::uint32_t access, std::byte* to) {
-  return for_pieces(table, pd, range, access,
-                    [to](std::byte* memory, std::uint64_t at, std::size_t length) {
-                      return guarded_copy(to + at, memory, length);
-                    });
+auto load_to(std::byte* to) {
+  return [to](std::byte* memory, std::uint64_t at, std::size_t length) {
+    return guarded_copy(to + at, memory, length);
+  };
 }
 
 }  // namespace
@@ -83,14 +102,14 @@ Result<void, RegionRefusal> load(RegionTable& table, PdId pd, const Range& range
 Result<void, RegionRefusal> gather(RegionTable& table, PdId pd, std::span<const Sge> from,
                                    std::uint64_t offset, std::span<std::byte> to) {
   return for_sges(from, offset, to.size(), [&](const Range& range, std::uint64_t done) {
-    return load(table, pd, range, 0, to.data() + done);
+    return for_own(table, pd, range, 0, load_to(to.data() + done));
   });
 }
 
 Result<void, RegionRefusal> scatter(RegionTable& table, PdId pd, std::span<const Sge> to,
                                     std::uint64_t offset, std::span<const std::byte> from) {
   return for_sges(to, offset, from.size(), [&](const Range& range, std::uint64_t done) {
-    return store(table, pd, range, kLocalWrite, from.data() + done);
+    return for_own(table, pd, range, kLocalWrite, store_from(from.data() + done));
   });
 }
 
@@ -112,56 +131,74 @@ Result<std::size_t, RegionRefusal> extents_of(const RegionTable& table, PdId pd,
   return count;
 }
 
-Result<void, RegionRefusal> write_range(RegionTable& table, PdId pd, MemoryKey key,
+Result<void, RegionRefusal> write_range(RegionTable& table, const RemoteUser& user, MemoryKey key,
                                         std::uint64_t address, std::span<const std::byte> from) {
-  return store(table, pd, {.key = key, .address = address, .length = from.size()}, kRemoteWrite,
-               from.data());
+  const Range range{.key = key, .address = address, .length = from.size()};
+  return for_peer(table, user, range, kRemoteWrite, store_from(from.data()));
 }
 
-Result<void, RegionRefusal> read_range(RegionTable& table, PdId pd, MemoryKey key,
+Result<void, RegionRefusal> read_range(RegionTable& table, const RemoteUser& user, MemoryKey key,
                                        std::uint64_t address, std::span<std::byte> to) {
-  return load(table, pd, {.key = key, .address = address, .length = to.size()}, kRemoteRead,
-              to.data());
+  const Range range{.key = key, .address = address, .length = to.size()};
+  return for_peer(table, user, range, kRemoteRead, load_to(to.data()));
+}
+
+Result<void, RegionRefusal> check_range(RegionTable& table, const RemoteUser& user, MemoryKey key,
+                                        std::uint64_t address, std::optional<std::uint64_t> length,
+                                        std::uint32_t access) {
+  const auto answer = [](const Result<RegionLease, RegionRefusal>& lease) {
+    return lease ? Result<void, RegionRefusal>() : refuse(lease.error());
+  };
+  if (WindowTable::is_key(key)) {
+    const WindowTable::Use use(table.windows(), user, key);
+    return answer(length ? use.lease(address, *length, access) : use.lease_all(access));
+  }
+  if (!length) return table.check(key, user.pd, access);
+  return answer(table.lease(key, user.pd, address, *length, access));
 }
 
 namespace {
 
-// An aligned word of one region. It may give its memory other addresses than the processor does,
-// and be of several pieces.
-Result<std::byte*, RegionRefusal> word_at(const RegionTable& table, PdId pd, MemoryKey key,
-                                          std::uint64_t address, std::uint32_t access) {
+// Calls use(memory) for an aligned word. It may have other addresses for peers than for the
+// processor, and be of several pieces.
+template <class Do>
+Result<void, RegionRefusal> with_word(RegionTable& table, const RemoteUser& user, MemoryKey key,
+                                      std::uint64_t address, std::uint32_t access, Do use) {
   constexpr std::size_t kWord = sizeof(std::uint64_t);
   if (address % kWord != 0) return refuse(RegionRefusal::kMisaligned);
-  auto lease = table.lease(key, pd, address, kWord, access);
-  if (!lease) return refuse(lease.error());
-  const Extent word = lease->next();
-  if (word.length < kWord || reinterpret_cast<std::uintptr_t>(word.address) % kWord != 0) {
-    return refuse(RegionRefusal::kMisaligned);
-  }
-  return word.address;
+  const Range range{.key = key, .address = address, .length = kWord};
+  auto refusal = RegionRefusal::kFault;
+  const auto done = for_peer(
+      table, user, range, access, [&](std::byte* memory, std::uint64_t, std::size_t length) {
+        const bool is_word =
+            length == kWord && reinterpret_cast<std::uintptr_t>(memory) % kWord == 0;
+        if (!is_word) refusal = RegionRefusal::kMisaligned;
+        return is_word && use(memory);
+      });
+  // What was not done with memory that there is.
+  if (!done && done.error() == RegionRefusal::kFault) return refuse(refusal);
+  return done;
 }
 
 }  // namespace
 
-Result<std::uint64_t, RegionRefusal> atomic_on_range(RegionTable& table, PdId pd, MemoryKey key,
-                                                     std::uint64_t address, AtomicRequest request) {
-  const auto word = word_at(table, pd, key, address, kRemoteAtomic);
-  if (!word) return refuse(word.error());
+Result<std::uint64_t, RegionRefusal> atomic_on_range(RegionTable& table, const RemoteUser& user,
+                                                     MemoryKey key, std::uint64_t address,
+                                                     AtomicRequest request) {
   std::uint64_t before = 0;
-  const bool done = request.add
-                        ? guarded_fetch_add(*word, request.operand, before)
-                        : guarded_compare_swap(*word, request.operand, request.swap, before);
-  if (!done) return refuse(RegionRefusal::kFault);
+  const auto done = with_word(table, user, key, address, kRemoteAtomic, [&](std::byte* word) {
+    return request.add ? guarded_fetch_add(word, request.operand, before)
+                       : guarded_compare_swap(word, request.operand, request.swap, before);
+  });
+  if (!done) return refuse(done.error());
   return before;
 }
 
 // guarded_copy stores an aligned word by one instruction.
-Result<void, RegionRefusal> write_word(RegionTable& table, PdId pd, MemoryKey key,
+Result<void, RegionRefusal> write_word(RegionTable& table, const RemoteUser& user, MemoryKey key,
                                        std::uint64_t address, const Word& word) {
-  const auto to = word_at(table, pd, key, address, kRemoteWrite);
-  if (!to) return refuse(to.error());
-  if (!guarded_copy(*to, word.data(), word.size())) return refuse(RegionRefusal::kFault);
-  return {};
+  return with_word(table, user, key, address, kRemoteWrite,
+                   [&](std::byte* to) { return guarded_copy(to, word.data(), word.size()); });
 }
 
 }  // namespace verbena::memory

@@ -74,7 +74,7 @@ TEST_F(Connecting, APeerThatStartsOverAtOnceHasAnAnswer) {
 
 TEST_F(Connecting, MoreAtOnceThanTheControlThreadKeepsTasks) {
   constexpr int kCount = 6000;
-  Cq* cq = *create_cq(*world.context, kCount, nullptr, nullptr);
+  Cq* cq = *create_cq(*world.context, 2 * kCount, nullptr, nullptr);
   std::vector<Qp*> all;
   qp::QpAttributes a;
   a.port = 1;

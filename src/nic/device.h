@@ -20,6 +20,7 @@ struct Limits {
   std::uint32_t completion_queues = 65'536;
   std::uint32_t completions = 1u << 22;  // in one completion queue
   std::uint32_t regions = 65'536;
+  std::uint32_t windows = 65'536;
   std::uint32_t domains = 32'768;
   std::uint32_t shared_receive_queues = 16'384;
   std::uint32_t address_handles = 65'536;

@@ -5,7 +5,6 @@
 #include <time.h>
 
 #include <algorithm>
-#include <bit>
 
 #include "base/log.h"
 #include "nic/nic.h"
@@ -188,11 +187,16 @@ bool Engine::is_leased() {
   return moved;
 }
 
+// Timers are the pollers' as well (poll_wire()), where there may be many: a queue pair on the wire
+// moves its own with every message.
 void Engine::nap_while_leased() {
-  const Instant now = clock_now();
-  const Instant deadline = timers_.earliest();
-  const Duration until = deadline > now ? deadline - now : Duration();
-  doorbell_->nap(std::min(until, lease_check_));
+  Duration until = lease_check_;
+  if (!wire()) {
+    const Instant now = clock_now();
+    const Instant deadline = timers_.earliest();
+    until = std::min(until, deadline > now ? deadline - now : Duration());
+  }
+  doorbell_->nap(until);
   lease_check_ = std::min(lease_check_ * 2, kLeaseCheckMax);
 }
 
@@ -226,7 +230,7 @@ void Engine::drive() {
   }
   const std::uint32_t idle = idle_polls_.load(std::memory_order_relaxed) + 1;
   idle_polls_.store(idle, std::memory_order_relaxed);
-  if (idle >= kIdlePollsForNudge && std::has_single_bit(idle)) nudge_peers();
+  if (idle >= kIdlePollsForNudge && (idle & (idle - 1)) == 0) nudge_peers();
   // Whoever we wait for may be waiting for this core. With a core for everybody this returns at
   // once.
   if (idle >= kIdlePollsForYield && idle % kPollsBetweenYields == 0) sched_yield();
@@ -257,8 +261,15 @@ bool Engine::work(Patience patience) {
   const bool found = scan(patience) || answered;
   WireNic* const wire = wire_.load(std::memory_order_acquire);
   if (wire) [[unlikely]]
-    return wire->poll() || found;
+    return poll_wire(*wire) || found;
   return found;
+}
+
+// A look at the clock is little beside one at a socket.
+bool Engine::poll_wire(WireNic& wire) {
+  if (wire.poll()) return true;
+  if (timers_.earliest() != Instant::never()) fire_timers(clock_now());
+  return false;
 }
 
 bool Engine::answer_bells(Patience patience) {
@@ -398,7 +409,13 @@ void Engine::note_deadline(Qp& qp, const Now& now) {
   const std::optional<Instant> deadline = qp.deadline(now);
   if (!deadline || *deadline >= qp.timer) return;  // the earlier entry looks again
   const Instant before = std::exchange(qp.timer, *deadline);
-  if (timers_.move(qp.number(), before, *deadline)) doorbell_->wake();
+  if (!timers_.move(qp.number(), before, *deadline)) return;
+  // Who naps on the wire looks at the timers soon, and pollers do before that.
+  if (wire()) {
+    doorbell_->wake_if_asleep();
+  } else {
+    doorbell_->wake();
+  }
 }
 
 void Engine::forget_deadline(Qp& qp) {

@@ -101,6 +101,7 @@ class Engine {
   // Whoever may wait for locks; a poller leaves to others what they are just doing.
   enum class Patience : std::uint8_t { kNone, kSome };
   bool work(Patience patience);
+  bool poll_wire(WireNic& wire);
   bool answer_bells(Patience patience);
   bool scan(Patience patience);
   bool visit(Qp& qp, Patience patience);

@@ -82,15 +82,18 @@ void Gsi::send(const GsiMad& mad) {
 
 // ---------------------------------------------------------------------------------- whose it is
 
+std::optional<SlotNumber> Gsi::slot_of_request(const Request& request) {
+  const std::lock_guard guard(requests_lock_);
+  const auto known = requests_.find(request);
+  if (known == requests_.end()) return std::nullopt;
+  return known->second;
+}
+
 // A request that comes again goes where it went before: who took it may have stopped listening.
 std::optional<SlotNumber> Gsi::slot_of_service(std::uint64_t service, const GsiMad& mad,
                                                std::uint32_t asker) {
   const Request request{mad.from, asker};
-  {
-    const std::lock_guard guard(requests_lock_);
-    const auto known = requests_.find(request);
-    if (known != requests_.end()) return known->second;
-  }
+  if (const auto known = slot_of_request(request)) return known;
   const auto slot = names_->find(service, mad.to, clock_now());
   if (!slot) return slot;
   const std::lock_guard guard(requests_lock_);
@@ -111,6 +114,10 @@ std::optional<SlotNumber> Gsi::slot_for(const wire::CmMad& parsed, const GsiMad&
           return slot_of_service(message.service_id, mad, message.local_comm_id);
         } else if constexpr (std::is_same_v<M, wire::SidrReq>) {
           return slot_of_service(message.service_id, mad, message.request_id);
+        } else if constexpr (std::is_same_v<M, wire::Rej>) {
+          // Who withdraws its request may not know the id of whoever has it (12.6.7).
+          return message.remote_comm_id != 0 ? port::slot_of_id(message.remote_comm_id)
+                                             : slot_of_request({mad.from, message.local_comm_id});
         } else if constexpr (std::is_same_v<M, wire::SidrRep>) {
           return port::slot_of_id(message.request_id);
         } else {
@@ -192,9 +199,11 @@ void Gsi::send_to_slot(SlotNumber slot, const GsiMad& mad) {
   const std::lock_guard guard(outgoing_lock_);
   if (outgoing_.size() >= kWaitingMax) return;
   outgoing_.push_back({slot, mad});
+  if (outgoing_.size() > 1) return;  // one task for all that come until it runs
   is_sending_.store(1, std::memory_order_relaxed);
-  // One task for all that come until it runs.
-  if (outgoing_.size() == 1 && !control_->submit([this] { distribute(); })) outgoing_.clear();
+  if (control_->submit([this] { distribute(); })) return;
+  outgoing_.clear();
+  is_sending_.store(0, std::memory_order_release);
 }
 
 // ------------------------------------------------------------------------------------- the wire
@@ -250,7 +259,11 @@ void Gsi::distribute() {
   for (const SlotNumber slot : slots)
     pass(slot);
   links_->plan_tick();
-  is_sending_.store(0, std::memory_order_release);
+  {
+    const std::lock_guard guard(outgoing_lock_);
+    if (!outgoing_.empty()) return;  // there is another task
+    is_sending_.store(0, std::memory_order_release);
+  }
   futex_wake(is_sending_, 1, FutexScope::kProcess);
 }
 

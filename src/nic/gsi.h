@@ -90,6 +90,9 @@ class Gsi {
   std::optional<SlotNumber> slot_for(const wire::CmMad& parsed, const GsiMad& mad);
   std::optional<SlotNumber> slot_of_service(std::uint64_t service, const GsiMad& mad,
                                             std::uint32_t asker);
+  // Where a request went that is known yet: an address, and a communication or request id there.
+  using Request = std::pair<Gid, std::uint32_t>;
+  std::optional<SlotNumber> slot_of_request(const Request& request);
   static GsiMad answer_to(const GsiMad& mad, const wire::CmMad& answer);
   static std::optional<GsiMad> refusal_of(const wire::CmMad& request, const GsiMad& mad);
   static std::optional<GsiMad> last_word_to(const GsiMad& mad);
@@ -127,9 +130,8 @@ class Gsi {
   std::array<std::optional<Known>, 16> known_;
   std::size_t next_known_ = 0;
 
-  // Where requests went, by who asks: an address, and a communication or request id there.
+  // Where requests went, by who asks.
   static constexpr std::size_t kRequestsMax = 16'384;
-  using Request = std::pair<Gid, std::uint32_t>;
   Mutex requests_lock_;
   std::map<Request, SlotNumber> requests_;
   std::deque<Request> requests_in_order_;

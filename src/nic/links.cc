@@ -17,6 +17,22 @@
 namespace verbena::nic {
 namespace {
 
+// What connects to what: each half of an Extended Reliable Connection to the other one.
+constexpr std::uint32_t number_of_half(qp::QpType type, qp::Xrc xrc) {
+  return static_cast<std::uint32_t>(type) | static_cast<std::uint32_t>(xrc) << 8;
+}
+std::uint32_t half_of(const qp::QpConfig& config) {
+  return number_of_half(config.type, config.xrc);
+}
+std::uint32_t other_half_of(const qp::QpConfig& config) {
+  switch (config.xrc) {
+    case qp::Xrc::kNo: break;
+    case qp::Xrc::kInitiator: return number_of_half(config.type, qp::Xrc::kTarget);
+    case qp::Xrc::kTarget: return number_of_half(config.type, qp::Xrc::kInitiator);
+  }
+  return half_of(config);
+}
+
 // Until a peer is looked at again that did not read all that we sent; it may be stopped.
 constexpr Duration kOfferPauseMin = Duration::milliseconds(1);
 constexpr Duration kOfferPauseMax = Duration::milliseconds(64);
@@ -192,17 +208,52 @@ void Links::try_offers(Instant now) {
   offers_at_ = goes_on ? now + offer_pause_ : Instant::never();
 }
 
-void Links::make_offer(const Offer& offer, Process& process) {
-  auto created = control_->make_memory(local::kConduitSize, host::Backing::kWhenTouched);
+// Whether there is one to offer. Each file has room for twice as many as the one before: a process
+// with one connection shall not pay for sixteen.
+bool Links::has_conduit(Conduits& ours) {
+  if (ours.next < ours.conduits) return true;
+  const std::uint32_t most = local::ConduitFile::kMost;
+  const std::uint32_t conduits = std::clamp<std::uint32_t>(ours.conduits * 2, 1, most);
+  auto created =
+      control_->make_memory(local::ConduitFile::bytes_for(conduits), host::Backing::kWhenTouched);
   if (!created) {
-    LOG_ERROR("no memory for a conduit: %s", host::to_string(created.error()));
-    return give_up(offer.qp);
+    LOG_ERROR("no memory for conduits: %s", host::to_string(created.error()));
+    return false;
   }
+  ours.file = local::ConduitFile(std::move(created->memory));
+  ours.conduits = conduits;
+  ours.next = 0;
+  ours.unsent = std::move(created->fd);
+  return true;
+}
+
+local::Conduit Links::take_conduit(Conduits& theirs, const Message& offered,
+                                   const host::PrivateFd& attachment) {
+  if (attachment) {
+    const bool fits = offered.conduits <= local::ConduitFile::kMost;
+    auto memory = host::SharedMemory::adopt(
+        attachment, fits ? local::ConduitFile::bytes_for(offered.conduits) : 0);
+    theirs.file = memory ? local::ConduitFile(std::move(*memory)) : local::ConduitFile();
+    theirs.next = 0;
+  }
+  // Not one for two queue pairs.
+  if (offered.index < theirs.next) return {};
+  theirs.next = offered.index + 1;
+  auto conduit = local::Conduit::accept(theirs.file, offered.index, offered.conduit_id);
+  if (theirs.next >= theirs.file.conduits()) theirs.file = {};
+  return conduit;
+}
+
+void Links::make_offer(const Offer& offer, Process& process) {
+  Conduits& ours = process.ours;
+  if (!has_conduit(ours)) return give_up(offer.qp);
   Message message{.kind = MessageKind::kOffer,
                   .from_qp = offer.qp.value,
                   .to_qp = 0,
                   .qp_type = 0,
-                  .conduit_id = nic_.random().next()};
+                  .conduit_id = nic_.random().next(),
+                  .index = ours.next,
+                  .conduits = ours.conduits};
   local::Conduit before;
   {
     const QpTable::Reading reading(nic_.queue_pairs());
@@ -212,15 +263,16 @@ void Links::make_offer(const Offer& offer, Process& process) {
     if (!is_wanted(*qp, offer)) return;
     const QpNum peer = qp->pair.attributes().destination;
     message.to_qp = peer.value;
-    message.qp_type = static_cast<std::uint32_t>(qp->pair.config().type);
+    message.qp_type = half_of(qp->pair.config());
     qp->connecting = Connecting::kOffered;
     qp->link = process.link;
-    before =
-        qp->ring()->offer(local::Conduit::prepare(std::move(created->memory), message.conduit_id),
-                          {&process.link->doorbell(), peer.index()}, &process.link->memory());
+    before = qp->ring()->offer(local::Conduit::prepare(ours.file, ours.next++, message.conduit_id),
+                               {&process.link->doorbell(), peer.index()}, &process.link->memory());
   }
   if (before) engine_.wait_for_scan();
-  send(process, message, &created->fd);
+  if (ours.next == ours.conduits) ours.file = {};
+  const host::PrivateFd unsent = std::exchange(ours.unsent, {});
+  send(process, message, unsent ? &unsent : nullptr);
 }
 
 void Links::send(Process& process, const Message& message, const host::PrivateFd* attachment) {
@@ -279,10 +331,9 @@ void Links::take_offer(Process& from, const Message& offered, host::PrivateFd at
   const QpNum ours{offered.to_qp};
   const QpNum theirs{offered.from_qp};
   Taken taken = Taken::kNo;
+  // In any case, for it may bring the memory of those that follow.
+  local::Conduit conduit = take_conduit(from.theirs, offered, attachment);
   if (may_speak_for(from, theirs)) {
-    auto memory = host::SharedMemory::adopt(attachment, local::kConduitSize);
-    local::Conduit conduit =
-        memory ? local::Conduit::accept(std::move(*memory), offered.conduit_id) : local::Conduit();
     const QpTable::Reading reading(nic_.queue_pairs());
     if (Qp* qp = nic_.queue_pairs().find(ours)) {
       const std::lock_guard guard(qp->pair.lock());
@@ -302,7 +353,7 @@ Links::Taken Links::attach(Qp& qp, Process& from, const Message& offered, local:
   const QpNum theirs{offered.from_qp};
   const bool fits = takes_part(qp.pair.state()) && qp.connecting != Connecting::kNot &&
                     qp.pair.attributes().destination == theirs &&
-                    static_cast<std::uint32_t>(qp.pair.config().type) == offered.qp_type;
+                    other_half_of(qp.pair.config()) == offered.qp_type;
   if (!fits || !qp.ring()->may_attach()) return Taken::kNo;
   engine_.want_turn(qp.number());
   if (!conduit) {

@@ -146,14 +146,26 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
     std::uint32_t to_qp = 0;
     std::uint32_t qp_type = 0;
     std::uint64_t conduit_id = 0;  // or the id of a file
+    // Of an offer: where the conduit lies, in the file that came last. It comes with its first one.
+    std::uint32_t index = 0;
+    std::uint32_t conduits = 0;
   };
   struct Offer {
     QpNum qp;
     SlotNumber slot;  // that was looked for: the queue pair may send to another one by now
     bool again = false;
   };
+  // Memory whose conduits are offered, or taken, one after the other.
+  struct Conduits {
+    local::ConduitFile file;
+    std::uint32_t conduits = 0;  // that it has, or had
+    std::uint32_t next = 0;
+    host::PrivateFd unsent;  // the peer does not have it yet
+  };
   struct Process {
     LinkRef link;
+    Conduits ours;
+    Conduits theirs;
     std::deque<Offer> offers;  // wait until it has read those before
     bool asked_for_datagrams = false;
     std::set<SlotNumber> slots;  // those whose datagrams take this way
@@ -197,6 +209,9 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   bool is_wanted(Qp& qp, const Offer& offer) const;
   void hold_back(const Offer& offer, Process& process);
   void make_offer(const Offer& offer, Process& process);
+  bool has_conduit(Conduits& ours);
+  static local::Conduit take_conduit(Conduits& theirs, const Message& offered,
+                                     const host::PrivateFd& attachment);
   // None: whichever it looks for.
   void absent(QpNum number, std::optional<SlotNumber> slot);
   void give_up(QpNum number);

@@ -19,6 +19,7 @@
 #include "nic/device.h"
 #include "nic/error.h"
 #include "nic/qp_table.h"
+#include "nic/xrc_domains.h"
 
 namespace verbena::nic {
 
@@ -65,6 +66,7 @@ class Nic {
   Sharing& sharing() { return *sharing_; }
   AddressHandles& address_handles() { return address_handles_; }
   QpTable& queue_pairs() { return queue_pairs_; }
+  XrcDomains& xrc_domains() { return xrc_domains_; }
   PdId new_domain() { return {next_domain_.fetch_add(1, std::memory_order_relaxed)}; }
 
   // Null before the first queue pair.
@@ -93,6 +95,7 @@ class Nic {
   QpSections sections_{queue_pairs_};
   memory::RegionTable regions_;
   AddressHandles address_handles_;
+  XrcDomains xrc_domains_;
   std::unique_ptr<Sharing> sharing_;
   Counts counts_;
   std::atomic<bool> sends_to_groups_{false};

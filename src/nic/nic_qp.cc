@@ -15,6 +15,7 @@ namespace {
 
 qp::QpConfig config_for(Pd& domain, const QpRequest& request, QpNum number, qp::QpEvents& events) {
   return {.type = request.type,
+          .xrc = request.xrc,
           .number = number,
           .pd = domain.id,
           .receive_pd = request.srq ? request.srq->pd->id : domain.id,
@@ -27,6 +28,7 @@ qp::QpConfig config_for(Pd& domain, const QpRequest& request, QpNum number, qp::
           .send_completions = &request.send_cq->queue,
           .receive_completions = &request.receive_cq->queue,
           .shared_receives = request.srq ? &request.srq->queue : nullptr,
+          .shared_queues = request.shared_queues,
           .regions = &domain.context->nic().regions(),
           .lock = domain.context->nic().sharing().lock_of(number),
           .events = &events};
@@ -167,6 +169,8 @@ std::uint32_t Qp::wanted_rights() {
   given_up_.reset();
   // Who cannot be seen in its sections could not be waited for.
   if (!ring_ || !serves || ring_->offered_id() == 0 || !peer_lock()) return 0;
+  // Whose memory it is says each request.
+  if (pair.config().xrc != qp::Xrc::kNo) return 0;
   const qp::QpAttributes& attributes = pair.attributes();
   std::uint32_t rights = attributes.access & memory::kRemoteWrite;
   if (pair.config().type == qp::QpType::kRc && attributes.reads_in_max != 0) {

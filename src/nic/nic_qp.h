@@ -41,6 +41,9 @@ class Qp final : qp::QpEvents {
   QpNum number() const { return pair.config().number; }
   EventCount& async_events() { return async_events_; }
   Engine& engine() { return *engine_; }
+  void* cookie() const { return cookie_; }
+  // With the queue pair's lock: events are for another one from now on.
+  void set_cookie(void* cookie) { cookie_ = cookie; }
 
   // -- with the queue pair's lock --------------------------------------------------------------
   // Takes answers, executes requests, sends. True: call again soon.

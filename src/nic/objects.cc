@@ -159,7 +159,8 @@ Result<Mr*, Error> reg_dm_mr(Pd& pd, Dm& dm, std::uint64_t offset, std::size_t l
                              std::uint32_t access) {
   const bool is_inside = offset <= dm.length && length <= dm.length - offset;
   if (!pd.context->is_usable()) return refuse(Error::kGone);
-  if (pd.context != dm.context || !is_inside) return refuse(Error::kInvalid);
+  const bool is_same_device = pd.context->device().name == dm.context->device().name;
+  if (!is_same_device || !is_inside) return refuse(Error::kInvalid);
   auto mr = std::make_unique<Mr>();
   mr->pd = &pd;
   mr->dm = &dm;
@@ -173,6 +174,7 @@ Result<void, Error> rereg_mr(Mr& mr, const Rereg& change) {
   Context& context = *mr.pd->context;
   if (!context.is_usable()) return refuse(Error::kGone);
   if (mr.dm && change.change_translation) return refuse(Error::kInvalid);
+  if (context.nic().regions().has_windows(mr.key)) return refuse(Error::kBusy);
   Mr wanted = mr;
   if (change.change_translation) {
     wanted.address = static_cast<std::byte*>(change.address);
@@ -200,14 +202,39 @@ Result<void, Error> rereg_mr(Mr& mr, const Rereg& change) {
 Result<void, Error> dereg_mr(Mr* mr) {
   Context& context = *mr->pd->context;
   if (context.is_usable()) {
+    memory::RegionTable& regions = context.nic().regions();
+    if (regions.has_windows(mr->key)) return refuse(Error::kBusy);
     Sharing& sharing = context.nic().sharing();
     sharing.hide(*mr);
-    context.nic().regions().remove(mr->key);
+    const bool is_removed = regions.remove(mr->key);
     sharing.settle(*mr);
+    // A window was bound to it this moment.
+    if (!is_removed) {
+      sharing.add(*mr);
+      return refuse(Error::kBusy);
+    }
   }
   mr->pd->dependents.fetch_sub(1);
   if (mr->dm) mr->dm->dependents.fetch_sub(1);
   delete mr;
+  return {};
+}
+
+Result<Mw*, Error> alloc_mw(Pd& pd, memory::WindowType type) {
+  if (!pd.context->is_usable()) return refuse(Error::kGone);
+  auto mw = std::make_unique<Mw>();
+  const auto key = pd.context->nic().regions().windows().add(pd.id, type);
+  if (!key) return refuse(error_of(key.error()));
+  *mw = {.pd = &pd, .type = type, .key = *key};
+  pd.dependents.fetch_add(1);
+  return mw.release();
+}
+
+Result<void, Error> dealloc_mw(Mw* mw) {
+  Context& context = *mw->pd->context;
+  if (context.is_usable()) context.nic().regions().windows().remove(mw->key);
+  mw->pd->dependents.fetch_sub(1);
+  delete mw;
   return {};
 }
 

@@ -16,6 +16,7 @@
 #include "base/time.h"
 #include "base/types.h"
 #include "host/fork_guard.h"
+#include "memory/window_table.h"
 #include "nic/device.h"
 #include "nic/error.h"
 #include "nic/events.h"
@@ -138,8 +139,19 @@ struct Rereg {
   Pd* pd = nullptr;  // null: the same
   std::optional<std::uint32_t> access;
 };
+// Both kBusy while windows are bound to it.
 Result<void, Error> rereg_mr(Mr& mr, const Rereg& change);
 Result<void, Error> dereg_mr(Mr* mr);
+
+// A memory window. It is bound by work requests of queue pairs.
+struct Mw {
+  Pd* pd = nullptr;
+  memory::WindowType type = memory::WindowType::kOne;
+  MemoryKey key;  // the first one
+};
+Result<Mw*, Error> alloc_mw(Pd& pd, memory::WindowType type);
+Result<void, Error> dealloc_mw(Mw* mw);
+
 // Brings the pages behind ranges of regions of this domain. kReady: takes
 // what is there already. kFault: a range is in no region with this right, or its memory is not
 // there.
@@ -175,7 +187,7 @@ class Cq final : public queues::CompletionEvents {
     return static_cast<int>(taken);
   }
   int poll(std::span<queues::Completion> out);
-  void arm(queues::Arm what) { queue.arm(what); }
+  void arm(queues::Arm what);
   // A queue pair is about to push here, or never will again. With the lock of no queue pair.
   void begin_pushing();
   void end_pushing() { pushers_.fetch_sub(1); }
@@ -204,12 +216,16 @@ Result<void, Error> resize_cq(Cq& cq, std::uint32_t capacity);
 // kBusy while queue pairs use it; else waits until all its events are acknowledged.
 Result<void, Error> destroy_cq(Cq* cq);
 
+struct Xrcd;  // nic/xrc.h
+
 class Srq final : public queues::ReceiveQueueEvents {
  public:
   Srq(Pd& domain, std::uint32_t depth, std::uint32_t sge_max, void* cookie);
   Pd* pd;
   void* cookie;
-  std::uint32_t number = 0;
+  QpNum number{};        // of one of an XRC domain
+  Xrcd* xrcd = nullptr;  // with the next
+  Cq* cq = nullptr;      // where its receives complete
   queues::ReceiveQueue queue;
   EventCount async_events;
   std::atomic<std::uint32_t> dependents{0};
@@ -231,6 +247,8 @@ Result<void, Error> destroy_ah(Ah* ah);
 
 struct QpRequest {
   qp::QpType type = qp::QpType::kRc;
+  qp::Xrc xrc = qp::Xrc::kNo;
+  qp::SharedQueues* shared_queues = nullptr;  // XRC targets
   Cq* send_cq = nullptr;
   Cq* receive_cq = nullptr;
   Srq* srq = nullptr;
@@ -252,7 +270,8 @@ struct QpStatus {
   bool is_draining = false;  // in SQD, and not everything that was begun is done
 };
 Result<QpStatus, Error> query_qp(Qp& qp);
-Result<void, Error> destroy_qp(Qp* qp);
+// `cookie`: of an XRC target, which may have several; the last one ends it.
+Result<void, Error> destroy_qp(Qp* qp, void* cookie = nullptr);
 // UD only (ibv_attach_mcast(3)). While it is attached it cannot be destroyed.
 Result<void, Error> attach_multicast(Qp& qp, const Gid& gid);
 Result<void, Error> detach_multicast(Qp& qp, const Gid& gid);

@@ -10,6 +10,7 @@
 #include "nic/objects.h"
 #include "nic/sharing.h"
 #include "nic/wire_nic.h"
+#include "nic/xrc.h"
 
 namespace verbena::nic {
 namespace {
@@ -138,8 +139,9 @@ Result<QpStatus, Error> query_qp(Qp& qp) {
   return QpStatus{qp.pair.attributes(), qp.pair.is_draining()};
 }
 
-Result<void, Error> destroy_qp(Qp* qp) {
+Result<void, Error> destroy_qp(Qp* qp, void* cookie) {
   Context& context = *qp->pd().context;
+  if (qp->pair.config().xrc == qp::Xrc::kTarget && !close_target(*qp, cookie)) return {};
   if (!context.is_usable()) {
     count_dependents(*qp, static_cast<std::uint32_t>(-1));
     delete qp;
@@ -153,6 +155,7 @@ Result<void, Error> destroy_qp(Qp* qp) {
     section = qp->peer_section();
     qp->answer_what_is_owed();
     qp->end_connection();
+    context.nic().regions().windows().release(qp->number());
   }
   context.nic().sharing().wait_until_left(section);
   qp->engine().unwatch(*qp);

@@ -23,7 +23,8 @@ void Qp::begin_on_wire(WireNic& wire, const WireUse& use) {
   Context& context = *pd_->context;
   const qp::QpAttributes& attributes = pair.attributes();
   const bool is_datagram = pair.config().type == qp::QpType::kUd;
-  roce::Settings settings{.type = pair.config().type, .self = number()};
+  roce::Settings settings{
+      .type = pair.config().type, .is_xrc = pair.config().xrc != qp::Xrc::kNo, .self = number()};
   if (is_datagram) {
     settings.path_mtu = bytes_of_mtu(context.device().active_mtu);
   } else {

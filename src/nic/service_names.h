@@ -62,6 +62,7 @@ class ServiceNames {
     host::PrivateFd serving;
   };
   Claimed on_control(const ServicePlace& place, std::optional<SlotNumber> slot);
+  std::optional<SlotNumber> just_found(std::uint64_t service, const Gid& address, Instant now);
   std::optional<SlotNumber> find_at(const ServicePlace& place, Instant now);
 
   host::Control& control_;

@@ -120,7 +120,11 @@ bool WireNic::poll() {
     const std::unique_lock guard(receive_lock_, std::try_to_lock);
     if (!guard.owns_lock()) return false;
     const bool soon = watcher_naps_.load(std::memory_order_relaxed);
-    if (receive(soon ? Answer::kSoon : Answer::kNow) != 0) return true;
+    if (receive(soon ? Answer::kSoon : Answer::kNow) != 0) {
+      const std::int64_t spent = (clock_now() - received_at_).count_nanoseconds();
+      busy_.store(busy_.load(std::memory_order_relaxed) + spent, std::memory_order_relaxed);
+      return true;
+    }
     answer_owed();
   }
   const std::uint32_t cold = cold_polls_.load(std::memory_order_relaxed);
@@ -154,6 +158,7 @@ std::size_t WireNic::receive(Answer when) {
   const bool had_inbox = has_inbox_.load(std::memory_order_acquire) && take_inbox();
   const std::size_t count = port_.receive(batch_, line_.wants_time() ? Instant(now) : Instant());
   if (count == 0 && !had_inbox) return 0;
+  received_at_ = now;
   if (count == 0) return 1;
   cold_polls_.store(0, std::memory_order_relaxed);
   const QpTable::Reading reading(nic_.queue_pairs());

@@ -59,6 +59,9 @@ class WireNic final : port::HandOver {
   // there was something.
   bool poll();
 
+  // The program is about to wait for events: the watcher naps no more.
+  void expect_no_polls();
+
   // From exit(): acknowledgements that wait for something to go along with leave now. The watcher
   // sends them, for the caller may hold any lock; waits for that, but not long.
   void leave();
@@ -152,12 +155,14 @@ class WireNic final : port::HandOver {
 
   std::atomic<std::uint32_t> connections_{0};
   std::atomic<std::uint32_t> cold_polls_{0};  // since something came, up to a limit
+  std::atomic<std::int64_t> busy_{0};         // nanoseconds in polls that received something
 
   Mutex receive_lock_;  // before queue pairs' locks
   static constexpr std::size_t kBatch = 64;
   std::array<port::Received, kBatch> batch_;
   WireFlows flows_;
   std::vector<QpNum> members_;              // of the group that a packet came for
+  Instant received_at_;                     // when there was something the last time
   std::vector<QpNum> owing_;                // may have answers that wait
   std::atomic<std::uint32_t> is_owing_{0};  // there are such; a futex for whoever leaves
   std::atomic<bool> is_leaving_{false};
@@ -172,7 +177,11 @@ class WireNic final : port::HandOver {
   // The watcher's.
   int wake_fd_ = -1;  // an eventfd: the sockets have changed
   std::atomic<std::uint32_t> wakes_{0};
+  std::atomic<std::uint32_t> waits_{0};  // expect_no_polls(); several threads may lose counts
+  std::uint32_t waits_seen_ = 0;
   std::uint32_t polls_seen_ = 0;
+  std::int64_t busy_seen_ = 0;
+  Instant looked_at_;
   Instant lingers_again_;
 };
 

@@ -27,7 +27,7 @@ constexpr Duration kLinePatience = Duration::seconds(2);
 // So many polls since we looked last are a program that polls all the time.
 constexpr std::uint32_t kPollsForLease = 64;
 constexpr Duration kNapMin = Duration::microseconds(200);
-constexpr Duration kNapMax = Duration::milliseconds(4);
+constexpr Duration kNapMax = Duration::milliseconds(2);
 // Programs close descriptors that they do not know: after so many packets or naps we look.
 constexpr std::uint32_t kTurnsBetweenChecks = 256;
 // So many packets at a time are a stream: the next ones come within this, mostly, and being woken
@@ -64,8 +64,9 @@ void WireNic::watch() {
       // Before the lock of receiving: who still saw us nap has left its answers under that lock.
       watcher_naps_.store(false, std::memory_order_relaxed);
       nap = std::min(nap * 2, kNapMax);
-      // Who polls all the time leaves nothing here. Others poll a little between other things.
-      if (receive_what_lies() == 0) continue;
+      // Who polls all the time leaves little here. Others poll a little between other things.
+      receive_what_lies();
+      if (wakes_.load(std::memory_order_relaxed) == wakes) continue;
     }
     nap = kNapMin;
     wait_for_packets();
@@ -93,11 +94,20 @@ void WireNic::receive_while_it_streams() {
   }
 }
 
+// Where polls receive much they are few, and take most of the time. Who asks for events meanwhile
+// is going to sleep.
 bool WireNic::is_polled() {
+  const Instant now = clock_now();
   const std::uint32_t polls = engine_.polls();
+  const std::int64_t busy = busy_.load(std::memory_order_relaxed);
+  const bool is_busy = busy - busy_seen_ >= (now - looked_at_).count_nanoseconds() / 2;
   const std::uint32_t moved = polls - polls_seen_;
   polls_seen_ = polls;
-  return moved >= kPollsForLease;
+  busy_seen_ = busy;
+  looked_at_ = now;
+  const std::uint32_t waits = waits_.load(std::memory_order_relaxed);
+  const bool expects_events = std::exchange(waits_seen_, waits) != waits;
+  return !expects_events && (is_busy || moved >= kPollsForLease);
 }
 
 void WireNic::wait_for_packets() {
@@ -151,6 +161,13 @@ void WireNic::tend_recording() {
   if (!is_last) return;
   is_unwritten_.store(0, std::memory_order_release);
   futex_wake(is_unwritten_, 1, FutexScope::kProcess);
+}
+
+void WireNic::expect_no_polls() {
+  waits_.store(waits_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
+  if (!watcher_naps_.load(std::memory_order_relaxed)) return;
+  wakes_.fetch_add(1, std::memory_order_release);
+  futex_wake(wakes_, 1, FutexScope::kProcess);
 }
 
 void WireNic::look_again() {

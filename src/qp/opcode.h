@@ -22,6 +22,7 @@ struct OpcodeShape {
   bool reads = false;    // has an answer of its own: counts against max_rd_atomic
   bool returns = false;  // and that brings bytes, which go to its SGEs
   bool atomic = false;
+  bool is_local = false;  // executed by the window itself: no carrier sees it
   bool on_uc = false;
   bool on_ud = false;
 
@@ -38,7 +39,7 @@ struct OpcodeShape {
   }
 };
 
-inline constexpr std::array<OpcodeShape, 11> kOpcodes = {{
+inline constexpr std::array<OpcodeShape, 12> kOpcodes = {{
     {.opcode = queues::SendOpcode::kSend,
      .kind = OpKind::kSend,
      .completion = queues::CompletionKind::kSend,
@@ -82,7 +83,9 @@ inline constexpr std::array<OpcodeShape, 11> kOpcodes = {{
      .atomic = true},
     {.opcode = queues::SendOpcode::kLocalInvalidate,
      .kind = OpKind::kLocalInvalidate,
-     .completion = queues::CompletionKind::kLocalInvalidate},
+     .completion = queues::CompletionKind::kLocalInvalidate,
+     .is_local = true,
+     .on_uc = true},
     {.opcode = queues::SendOpcode::kFlush,
      .kind = OpKind::kFlush,
      .completion = queues::CompletionKind::kFlush,
@@ -91,6 +94,11 @@ inline constexpr std::array<OpcodeShape, 11> kOpcodes = {{
      .kind = OpKind::kAtomicWrite,
      .completion = queues::CompletionKind::kAtomicWrite,
      .reads = true},
+    {.opcode = queues::SendOpcode::kBindWindow,
+     .kind = OpKind::kBindWindow,
+     .completion = queues::CompletionKind::kBindWindow,
+     .is_local = true,
+     .on_uc = true},
 }};
 
 constexpr bool opcodes_are_in_order() {
@@ -120,6 +128,26 @@ inline void pack_flush(const Flush& flush, queues::SendWqe& wqe) {
                    (flush.persistence ? kFlushPersistently : 0) |
                    (flush.whole_region ? kFlushRegion : 0),
                0};
+}
+
+// XRC. What has no immediate and needs all of the union names the queue where an immediate lies.
+inline bool names_queue_as_immediate(const queues::SendWqe& wqe) {
+  const OpcodeShape* const shape = shape_of(wqe.opcode);
+  return shape && (shape->atomic || shape->kind == OpKind::kFlush);
+}
+inline bool names_queue(const queues::SendWqe& wqe) {
+  const OpcodeShape* const shape = shape_of(wqe.opcode);
+  return shape && !shape->is_local;
+}
+inline void name_shared_queue(queues::SendWqe& wqe, std::uint32_t number) {
+  if (names_queue_as_immediate(wqe))
+    wqe.immediate = number;
+  else if (names_queue(wqe))
+    wqe.xrc = {number, {}};
+}
+inline std::uint32_t named_shared_queue(const queues::SendWqe& wqe) {
+  if (names_queue_as_immediate(wqe)) return wqe.immediate;
+  return names_queue(wqe) ? wqe.xrc.number : 0;
 }
 
 // The longest message (11.2.1.2; told to programs as max_msg_sz).

@@ -14,6 +14,10 @@ namespace verbena::qp {
 // Numbered as in verbs (enum ibv_qp_type).
 enum class QpType : std::uint8_t { kRc = 2, kUc = 3, kUd = 4 };
 
+// What an Extended Reliable Connection makes of kRc (annex A14): its initiator has no receives, its
+// target no sends, and each request names the shared receive queue that it is for.
+enum class Xrc : std::uint8_t { kNo, kInitiator, kTarget };
+
 // Counts the operations of a send queue since it left RESET; wraps.
 class OpIndex {
  public:
@@ -40,6 +44,7 @@ enum class OpKind : std::uint8_t {
   kLocalInvalidate,
   kFlush,
   kAtomicWrite,
+  kBindWindow,
 };
 
 // What a FLUSH waits for (annex A19): that bytes written before are where it says. A range, or all
@@ -65,6 +70,7 @@ struct Operation {
   std::uint64_t compare_add = 0;
   std::uint64_t swap = 0;
   Flush flush{};
+  std::uint32_t shared_queue = 0;  // XRC: the number of the peer's shared receive queue
   // Datagrams: who it is for.
   std::uint32_t address_handle = 0;
   QpNum remote_qp{};

@@ -63,10 +63,11 @@ TEST(Opcode, BelongsToTheTypesOfTheSpecification) {
   EXPECT_EQ(types(SendOpcode::kRead), "RC ");
   EXPECT_EQ(types(SendOpcode::kCompareSwap), "RC ");
   EXPECT_EQ(types(SendOpcode::kFetchAdd), "RC ");
-  EXPECT_EQ(types(SendOpcode::kLocalInvalidate), "RC ");
+  EXPECT_EQ(types(SendOpcode::kLocalInvalidate), "RC UC ");
+  EXPECT_EQ(types(SendOpcode::kBindWindow), "RC UC ");
   EXPECT_EQ(types(SendOpcode::kFlush), "RC ");
   EXPECT_EQ(types(SendOpcode::kAtomicWrite), "RC ");
-  EXPECT_EQ(shape_of(11), nullptr);
+  EXPECT_EQ(shape_of(12), nullptr);
   EXPECT_EQ(shape_of(255), nullptr);
 }
 

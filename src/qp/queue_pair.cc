@@ -4,6 +4,7 @@
 #include <cstring>
 #include <mutex>
 
+#include "memory/window_table.h"
 #include "qp/opcode.h"
 
 namespace verbena::qp {
@@ -35,6 +36,7 @@ QueuePair::QueuePair(const QpConfig& config)
       window_({.type = config.type,
                .qp = config.number,
                .pd = config.pd,
+               .is_xrc = config.xrc != Xrc::kNo,
                .signal_all = config.signal_all,
                .queue = &send_queue_,
                .completions = config.send_completions,
@@ -42,10 +44,12 @@ QueuePair::QueuePair(const QpConfig& config)
                .owner = this,
                .datagram_max = config.datagram_max}),
       responder_({.type = config.type,
+                  .xrc = config.xrc,
                   .qp = config.number,
                   .pd = config.pd,
                   .queue = config.shared_receives ? config.shared_receives : own_receives_.get(),
-                  .is_shared = config.shared_receives != nullptr,
+                  .is_shared = config.shared_receives != nullptr || config.xrc == Xrc::kTarget,
+                  .shared_queues = config.shared_queues,
                   .receive_pd = config.shared_receives ? config.receive_pd : config.pd,
                   .completions = config.receive_completions,
                   .regions = config.regions,
@@ -62,7 +66,8 @@ Result<void, ModifyError> QueuePair::modify(const QpAttributes& wanted, std::uin
   if ((mask & kCurrentState) && wanted.current_state != state())
     return refuse(ModifyError::kBadMove);
   const QpState to = mask & kState ? wanted.state : state();
-  if (auto allowed = check_attributes(config_.type, state(), to, mask); !allowed) return allowed;
+  if (auto allowed = check_attributes({config_.type, config_.xrc}, state(), to, mask); !allowed)
+    return allowed;
   if (auto possible = check_values(config_.type, wanted, mask); !possible) return possible;
   take_values(wanted, mask);
   enter(to);
@@ -122,6 +127,7 @@ void QueuePair::start_afresh() {
   set_state(QpState::kReset);
   window_.reset();
   responder_.reset();
+  config_.regions->windows().release(config_.number);
   // What was not polled yet belongs to a life that is over (10.3.1.1: removed).
   config_.send_completions->remove(config_.number);
   config_.receive_completions->remove(config_.number);
@@ -177,7 +183,8 @@ void QueuePair::communication_established() { tell(QpEvent::kCommunicationEstabl
 // -- posting ------------------------------------------------------------------------------------
 
 Result<void, PostError> QueuePair::post_send(const SendRequest& request) {
-  if (!window_.accepts_posts()) return refuse(PostError::kWrongState);
+  if (!window_.accepts_posts() || config_.xrc == Xrc::kTarget)
+    return refuse(PostError::kWrongState);
   const OpcodeShape* shape = shape_of(static_cast<std::uint8_t>(request.opcode));
   const bool is_inline = request.flags & queues::kInline;
   if (!shape || !shape->is_on(config_.type) || (is_inline && !shape->may_be_inline()))
@@ -204,11 +211,15 @@ void QueuePair::fill(SendWqe& wqe, const SendRequest& request) const {
   wqe.remote_key = request.remote_key.value;
   wqe.inline_length = 0;
   if (config_.type == QpType::kUd)
-    wqe.datagram = {request.address_handle, request.remote_qp.value, request.remote_qkey, 0};
+    wqe.datagram = {request.address_handle, request.remote_qp.value, request.remote_qkey,
+                    request.address_pd.value};
   else if (request.opcode == queues::SendOpcode::kFlush)
     pack_flush(request.flush, wqe);
+  else if (request.opcode == queues::SendOpcode::kBindWindow)
+    wqe.bind = {request.compare_add, request.swap};
   else
     wqe.atomic = {request.compare_add, request.swap};
+  if (config_.xrc != Xrc::kNo) name_shared_queue(wqe, request.shared_queue);
   if (!(request.flags & queues::kInline)) {
     wqe.sge_count = static_cast<std::uint16_t>(request.sges.size());
     if (!request.sges.empty())
@@ -224,7 +235,8 @@ void QueuePair::fill(SendWqe& wqe, const SendRequest& request) const {
 }
 
 Result<void, PostError> QueuePair::post_receive(std::uint64_t wr_id, std::span<const Sge> sges) {
-  if (config_.shared_receives || receive_state_.load(std::memory_order_acquire) == QpState::kReset)
+  const bool has_own = !config_.shared_receives && config_.xrc == Xrc::kNo;
+  if (!has_own || receive_state_.load(std::memory_order_acquire) == QpState::kReset)
     return refuse(PostError::kWrongState);
   if (const auto error = own_receives_->post(wr_id, sges)) {
     switch (*error) {

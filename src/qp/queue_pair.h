@@ -39,6 +39,7 @@ class QpEvents {
 
 struct QpConfig {
   QpType type = QpType::kRc;
+  Xrc xrc = Xrc::kNo;
   QpNum number{};
   PdId pd{};
   PdId receive_pd{};  // of the shared receive queue, or pd
@@ -51,6 +52,7 @@ struct QpConfig {
   queues::CompletionQueue* send_completions = nullptr;  // borrowed
   queues::CompletionQueue* receive_completions = nullptr;
   queues::ReceiveQueue* shared_receives = nullptr;  // borrowed; null: it has its own
+  SharedQueues* shared_queues = nullptr;            // XRC targets: of their domain
   memory::RegionTable* regions = nullptr;
   SectionLock* lock = nullptr;  // borrowed, where others watch it; null: it has its own
   QpEvents* events = nullptr;
@@ -74,12 +76,14 @@ struct SendRequest {
   std::uint32_t immediate = 0;
   std::uint64_t remote_address = 0;
   MemoryKey remote_key{};
-  std::uint64_t compare_add = 0;
-  std::uint64_t swap = 0;
+  std::uint64_t compare_add = 0;  // binding a window: its length
+  std::uint64_t swap = 0;         // and its access rights
   Flush flush{};
+  std::uint32_t shared_queue = 0;  // XRC: of the peer
   std::uint32_t address_handle = 0;
   QpNum remote_qp{};
   std::uint32_t remote_qkey = 0;
+  PdId address_pd{};               // of the address handle; none: the queue pair's
   std::span<const Sge> sges = {};  // with kInline: what they name is copied now, keys do not matter
 };
 

@@ -179,7 +179,7 @@ TEST(QueuePair, RefusesWhatDoesNotFit) {
           .post_send({.opcode = SendOpcode::kRead, .flags = queues::kInline, .sges = {&eight, 1}})
           .error(),
       PostError::kBadOpcode);
-  EXPECT_EQ(pair.qp.post_send({.opcode = static_cast<SendOpcode>(11)}).error(),
+  EXPECT_EQ(pair.qp.post_send({.opcode = static_cast<SendOpcode>(12)}).error(),
             PostError::kBadOpcode);
   for (int i = 0; i < 4; ++i) {
     EXPECT_TRUE(pair.send());

@@ -2,9 +2,34 @@
 #include "qp/reason.h"
 
 namespace verbena::qp {
+namespace {
+
+std::string_view window_text(memory::WindowRefusal refusal) {
+  using memory::WindowRefusal;
+  switch (refusal) {
+    case WindowRefusal::kBusy: break;
+    case WindowRefusal::kNoSuchWindow:
+      return "the key is not that of a memory window as it is bound now";
+    case WindowRefusal::kOtherDomain:
+      return "memory window, region and queue pair are not of one protection domain";
+    case WindowRefusal::kOtherQueuePair: return "the memory window is bound to another queue pair";
+    case WindowRefusal::kStillBound:
+      return "a type 2 window was bound again without being invalidated before";
+    case WindowRefusal::kWrongType:
+      return "this type of memory window does not have this operation";
+    case WindowRefusal::kBadRights: return "a memory window cannot give these access rights";
+    case WindowRefusal::kRegion:
+      return "the region does not exist, does not hold the range, or its access flags do not allow "
+             "this window";
+  }
+  return "the memory window is in use";
+}
+
+}  // namespace
 
 // A switch, so that the compiler misses no reason.
 std::string_view reason_text(Reason reason) {
+  if (const auto refusal = window_refusal(reason)) return window_text(*refusal);
   switch (reason) {
     case Reason::kNone: return "nothing went wrong";
     case Reason::kUnknownOpcode: return "the work request has an opcode that does not exist";
@@ -19,13 +44,13 @@ std::string_view reason_text(Reason reason) {
     case Reason::kNoReadsAllowed: return "READ or atomic, but max_rd_atomic of the queue pair is 0";
     case Reason::kInvalidateRefused: return "local invalidate of a key that is not a memory window";
     case Reason::kFlushToNowhere: return "FLUSH: asks for neither visibility nor persistence";
+    case Reason::kAddressHandleDomain: return "the address handle is of another domain";
     case Reason::kLocalKey:
       return "an SGE's lkey names no memory region, or one that was deregistered";
     case Reason::kLocalDomain: return "an SGE's lkey belongs to another protection domain";
     case Reason::kLocalRange: return "an SGE reaches outside its memory region";
     case Reason::kLocalPermission: return "an SGE's memory region does not allow local write";
-    case Reason::kLocalFault:
-      return "the memory behind an SGE is not there (unmapped or protected)";
+    case Reason::kLocalFault: return "an SGE's memory is not there (unmapped or protected)";
     case Reason::kPeerNotReady:
       return "the peer had no receive posted, until rnr_retry was used up";
     case Reason::kPeerInvalidRequest:
@@ -45,8 +70,7 @@ std::string_view reason_text(Reason reason) {
       return "a receive flushed, because the queue pair is in its error state";
     case Reason::kNotReceiving: return "a message came in a state that does not receive";
     case Reason::kNoReceivePosted: return "a message came and no receive was posted";
-    case Reason::kReceiveTooShort:
-      return "a message came that is longer than the receive posted for it";
+    case Reason::kReceiveTooShort: return "a message came that is longer than its receive";
     case Reason::kOperationNotEnabled:
       return "the queue pair's access flags do not allow the peer's operation";
     case Reason::kOperationNotForType:
@@ -60,6 +84,7 @@ std::string_view reason_text(Reason reason) {
     case Reason::kWrongQkey: return "a datagram came with another QKey";
     case Reason::kBrokenRequest:
       return "the peer's packets do not make a request: opcodes out of order, or wrong lengths";
+    case Reason::kNoSharedQueue: return "the peer named a queue that this XRC domain does not have";
     case Reason::kRemoteKey:
       return "the peer's rkey names no memory region, or one that was deregistered";
     case Reason::kRemoteDomain: return "the peer's rkey belongs to another protection domain";
@@ -69,6 +94,7 @@ std::string_view reason_text(Reason reason) {
     case Reason::kRemoteFault: return "the memory that the peer asked for is not there any more";
     case Reason::kCompletionQueueFull:
       return "the completion queue was full and a completion is lost";
+    case Reason::kWindow: break;
   }
   return "unknown reason";
 }

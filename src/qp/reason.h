@@ -5,9 +5,11 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string_view>
 
 #include "memory/region_table.h"
+#include "memory/window_table.h"
 
 namespace verbena::qp {
 
@@ -25,6 +27,7 @@ enum class Reason : std::uint32_t {
   kNoReadsAllowed = 8,
   kInvalidateRefused = 9,
   kFlushToNowhere = 10,
+  kAddressHandleDomain = 11,
 
   // The program's own memory, in the order of memory::RegionRefusal.
   kLocalKey = 16,
@@ -60,6 +63,7 @@ enum class Reason : std::uint32_t {
   kNoMessageInProgress = 73,
   kWrongQkey = 74,
   kBrokenRequest = 75,
+  kNoSharedQueue = 76,
   kRemoteKey = 80,  // in the order of memory::RegionRefusal
   kRemoteDomain = 81,
   kRemoteRange = 82,
@@ -67,6 +71,8 @@ enum class Reason : std::uint32_t {
   kRemoteFault = 84,
 
   kCompletionQueueFull = 96,
+
+  kWindow = 104,  // the first of eight, in the order of memory::WindowRefusal
 };
 
 constexpr Reason local_reason(memory::RegionRefusal refusal) {
@@ -76,6 +82,15 @@ constexpr Reason local_reason(memory::RegionRefusal refusal) {
 constexpr Reason remote_reason(memory::RegionRefusal refusal) {
   return static_cast<Reason>(static_cast<std::uint32_t>(Reason::kRemoteKey) +
                              static_cast<std::uint32_t>(refusal));
+}
+constexpr Reason window_reason(memory::WindowRefusal refusal) {
+  return static_cast<Reason>(static_cast<std::uint32_t>(Reason::kWindow) +
+                             static_cast<std::uint32_t>(refusal));
+}
+constexpr std::optional<memory::WindowRefusal> window_refusal(Reason reason) {
+  if (reason < Reason::kWindow || reason > window_reason(memory::WindowRefusal::kRegion)) return {};
+  return static_cast<memory::WindowRefusal>(static_cast<std::uint32_t>(reason) -
+                                            static_cast<std::uint32_t>(Reason::kWindow));
 }
 static_assert(local_reason(memory::RegionRefusal::kFault) == Reason::kLocalFault);
 static_assert(remote_reason(memory::RegionRefusal::kFault) == Reason::kRemoteFault);

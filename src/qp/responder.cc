@@ -10,7 +10,7 @@
 //   receive too short                    invalid request   receive: local length; ERR      (1)
 //   receive's own memory is bad          operation         receive: local protection; ERR  the same
 //   invalidate of a key that is no       access            receive: remote invalid         dropped
-//     window                                               request; ERR, event
+//     window bound to this queue pair                      request; ERR, event
 //   completion queue full                operation         ERR, event: fatal               the same
 //
 // (1) Dropped, and the receive waits for the next message (class D), unless it came from a shared
@@ -26,6 +26,7 @@
 #include "base/assert.h"
 #include "base/fence.h"
 #include "memory/guarded_copy.h"
+#include "memory/window_table.h"
 #include "qp/opcode.h"
 
 namespace verbena::qp {
@@ -115,7 +116,8 @@ Result<void, Refusal> Responder::too_short() {
 Result<void, Refusal> Responder::admit(std::uint32_t access, std::uint64_t length) {
   if (!receiving_) return drop(Reason::kNotReceiving);
   note_first_message();
-  if (!serves(config_.type, access)) return bad_request(Reason::kOperationNotForType);
+  if (config_.xrc == Xrc::kInitiator || !serves(config_.type, access))
+    return bad_request(Reason::kOperationNotForType);
   if ((access_ & access) != access) return bad_request(Reason::kOperationNotEnabled);
   if (length > kMessageMax) return bad_request(Reason::kRequestTooLong);
   const bool needs_resources = access == memory::kRemoteRead || access == memory::kRemoteAtomic;
@@ -127,6 +129,39 @@ void Responder::note_first_message() {
   if (!in_rtr_ || first_message_seen_) return;
   first_message_seen_ = true;
   config_.owner->communication_established();
+}
+
+// -- shared receive queues by number (XRC) ----------------------------------------------------
+
+Result<void, Refusal> Responder::choose(std::uint32_t shared_queue) {
+  if (!receiving_) return drop(Reason::kNotReceiving);
+  if (chosen_ == shared_queue && chosen_domain_ == shared_queue) return {};
+  const bool is_other = chosen_ != shared_queue;
+  // A message is for one queue.
+  if (is_other && current_.has_receive) return bad_request(Reason::kBrokenRequest);
+  const auto found = config_.shared_queues->find(shared_queue);
+  if (!found) return bad_request(Reason::kNoSharedQueue);
+  config_.queue = found->queue;
+  config_.completions = found->completions;
+  config_.receive_pd = config_.pd = found->pd;
+  chosen_ = chosen_domain_ = shared_queue;
+  return {};
+}
+
+Result<void, Refusal> Responder::choose_domain(std::uint32_t shared_queue) {
+  if (chosen_domain_ == shared_queue) return {};
+  const auto found = config_.shared_queues->find(shared_queue);
+  if (!found) return bad_request(Reason::kNoSharedQueue);
+  config_.pd = found->pd;
+  chosen_domain_ = shared_queue;
+  return {};
+}
+
+void Responder::forget_queue(const queues::ReceiveQueue& queue) {
+  chosen_domain_.reset();
+  if (!chosen_ || config_.queue != &queue) return;
+  chosen_.reset();
+  current_.has_receive = current_.in_progress = false;
 }
 
 // -- receives -----------------------------------------------------------------------------------
@@ -222,12 +257,17 @@ Result<void, Refusal> Responder::finish_receive(const Arrived& arrived) {
   if (!receiving_ || !current_.in_progress) return drop(Reason::kNoMessageInProgress);
   if (arrived.invalidates) {
     if (config_.type != QpType::kRc) return drop(Reason::kOperationNotForType);
-    // There are no memory windows yet, and a region is not the peer's to invalidate (10.6.5).
-    complete_failed(Status::kRemoteInvalidRequest, Reason::kRemoteInvalidateRefused);
-    return bad_access(Reason::kRemoteInvalidateRefused);
+    if (config_.regions->windows().invalidate(user(), {arrived.immediate})) {
+      complete_failed(Status::kRemoteInvalidRequest, Reason::kRemoteInvalidateRefused);
+      return bad_access(Reason::kRemoteInvalidateRefused);
+    }
   }
   Completion completion = completion_of_receive();
   completion.kind = CompletionKind::kReceive;
+  if (arrived.invalidates) {
+    completion.flags |= queues::kHasInvalidatedKey;
+    completion.immediate = arrived.immediate;
+  }
   completion.byte_length = static_cast<std::uint32_t>(current_.length) + grh_room();
   if (arrived.has_immediate) {
     completion.flags |= queues::kHasImmediate;
@@ -294,8 +334,8 @@ Result<void, Refusal> Responder::check_range(MemoryKey key, std::uint64_t addres
                                              std::uint64_t length, std::uint32_t access) {
   if (auto admitted = admit(access, length); !admitted) return admitted;
   if (length == 0) return {};
-  const auto lease = config_.regions->lease(key, config_.pd, address, length, access);
-  if (!lease) return bad_range(lease.error());
+  const auto good = memory::check_range(*config_.regions, user(), key, address, length, access);
+  if (!good) return bad_range(good.error());
   return {};
 }
 
@@ -309,7 +349,7 @@ Result<void, Refusal> Responder::write(MemoryKey key, std::uint64_t address,
                                        std::span<const std::byte> bytes) {
   if (!receiving_) return drop(Reason::kNotReceiving);
   if (bytes.empty()) return {};
-  const auto done = memory::write_range(*config_.regions, config_.pd, key, address, bytes);
+  const auto done = memory::write_range(*config_.regions, user(), key, address, bytes);
   if (!done) return bad_range(done.error());
   return {};
 }
@@ -323,7 +363,7 @@ Result<void, Refusal> Responder::read(MemoryKey key, std::uint64_t address,
                                       std::span<std::byte> to) {
   if (!receiving_) return drop(Reason::kNotReceiving);
   if (to.empty()) return {};
-  const auto done = memory::read_range(*config_.regions, config_.pd, key, address, to);
+  const auto done = memory::read_range(*config_.regions, user(), key, address, to);
   if (!done) return bad_range(done.error());
   return {};
 }
@@ -334,7 +374,7 @@ Result<std::uint64_t, Refusal> Responder::atomic(MemoryKey key, std::uint64_t ad
   auto allowed = admit(memory::kRemoteAtomic, kAtomicBytes);
   if (allowed && address % kAtomicBytes != 0) allowed = bad_request(Reason::kMisalignedAtomic);
   if (!allowed) return refuse(allowed.error());
-  const auto before = memory::atomic_on_range(*config_.regions, config_.pd, key, address, request);
+  const auto before = memory::atomic_on_range(*config_.regions, user(), key, address, request);
   if (before) return *before;
   // A region may give its bytes addresses of another alignment than their memory has.
   if (before.error() == memory::RegionRefusal::kMisaligned) {
@@ -355,7 +395,7 @@ Result<void, Refusal> Responder::atomic_write(MemoryKey key, std::uint64_t addre
                                               const memory::Word& word) {
   if (auto admitted = admit_answered(memory::kRemoteWrite, word.size()); !admitted) return admitted;
   if (address % word.size() != 0) return bad_request(Reason::kMisalignedAtomic);
-  const auto done = memory::write_word(*config_.regions, config_.pd, key, address, word);
+  const auto done = memory::write_word(*config_.regions, user(), key, address, word);
   if (done) return {};
   if (done.error() != memory::RegionRefusal::kMisaligned) return bad_range(done.error());
   return bad_request(Reason::kMisalignedAtomic);
@@ -368,12 +408,11 @@ Result<void, Refusal> Responder::flush(MemoryKey key, std::uint64_t address, con
                                (what.persistence ? std::uint32_t{memory::kFlushPersistent} : 0);
   const std::uint64_t length = what.whole_region ? 0 : what.length;
   if (auto admitted = admit_answered(access, length); !admitted) return admitted;
-  if (what.whole_region) {
-    const auto known = config_.regions->check(key, config_.pd, access);
-    if (!known) return bad_range(known.error());
-  } else if (length != 0) {
-    const auto lease = config_.regions->lease(key, config_.pd, address, length, access);
-    if (!lease) return bad_range(lease.error());
+  std::optional<std::uint64_t> range;
+  if (!what.whole_region) range = length;
+  if (range != 0) {
+    const auto good = memory::check_range(*config_.regions, user(), key, address, range, access);
+    if (!good) return bad_range(good.error());
   }
   full_fence();
   return {};

@@ -29,6 +29,21 @@ enum class ResponderFault : std::uint8_t {
   kCompletionLost,  // the completion queue was full
 };
 
+// The shared receive queues of an XRC domain, by number (annex A14.2.3). Called with the lock of a
+// queue pair; what it gives is good until forget_queue() was called for each of them.
+struct SharedQueue {
+  queues::ReceiveQueue* queue = nullptr;
+  queues::CompletionQueue* completions = nullptr;
+  PdId pd{};
+};
+class SharedQueues {
+ public:
+  virtual std::optional<SharedQueue> find(std::uint32_t number) = 0;
+
+ protected:
+  ~SharedQueues() = default;
+};
+
 class Responder {
  public:
   class Owner {
@@ -41,16 +56,27 @@ class Responder {
   };
   struct Config {
     QpType type = QpType::kRc;
+    Xrc xrc = Xrc::kNo;
     QpNum qp{};
     PdId pd{};
     queues::ReceiveQueue* queue = nullptr;  // its own, or a shared one
     bool is_shared = false;
+    SharedQueues* shared_queues = nullptr;
     PdId receive_pd{};  // of the shared receive queue; else the same as pd
     queues::CompletionQueue* completions = nullptr;
     memory::RegionTable* regions = nullptr;
     Owner* owner = nullptr;
   };
   explicit Responder(const Config& config);
+
+  // XRC targets: each request begins with choose(), also in the middle of a message, and what is
+  // answered later with choose_domain(). It gives the receives, and the domain of all that is
+  // touched (annex A14.4.1). An unknown number: kInvalidRequest.
+  bool must_choose() const { return config_.xrc == Xrc::kTarget; }
+  Result<void, Refusal> choose(std::uint32_t shared_queue);
+  Result<void, Refusal> choose_domain(std::uint32_t shared_queue);
+  // The queue is about to go.
+  void forget_queue(const queues::ReceiveQueue& queue);
 
   // -- for carriers; all answer kInvalidRequest in a state that does not receive
   // A SEND of `length` bytes begins: takes a receive. kNotReady: there is none (RC: RNR NAK; UC,
@@ -148,8 +174,11 @@ class Responder {
   void complete_failed(queues::Status status, Reason reason);
   void tell_lost_completion();
   std::uint32_t grh_room() const;
+  memory::RemoteUser user() const { return {config_.pd, config_.qp}; }
 
   Config config_;
+  std::optional<std::uint32_t> chosen_;         // whose queue is in config_
+  std::optional<std::uint32_t> chosen_domain_;  // whose domain is
   bool receiving_ = false;
   bool in_rtr_ = false;
   bool first_message_seen_ = false;

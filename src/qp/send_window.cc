@@ -102,6 +102,7 @@ void SendWindow::describe(Entry& entry, const SendWqe& wqe, std::uint32_t index)
   op.remote_address = wqe.remote_address;
   op.remote_key = {wqe.remote_key};
   if (!entry.shape) return;
+  if (config_.is_xrc) op.shared_queue = named_shared_queue(wqe);
   op.kind = entry.shape->kind;
   op.has_immediate = entry.shape->has_immediate;
   op.invalidates = entry.shape->invalidates;
@@ -124,10 +125,8 @@ std::optional<SendWindow::LocalError> SendWindow::check(Entry& entry, const Send
   const bool is_inline = wqe.flags & queues::kInline;
   if (!shape.is_on(config_.type) || (is_inline && !shape.may_be_inline()))
     return LocalError{Status::kLocalQpOperation, Reason::kOpcodeNotForType};
-  // There are no memory windows yet, and a region cannot be invalidated (10.6.5): the status is
-  // that of a failed memory management operation (11.6.2).
-  if (shape.kind == OpKind::kLocalInvalidate)
-    return LocalError{Status::kWindowBind, Reason::kInvalidateRefused};
+  // When it is its turn.
+  if (shape.is_local) return std::nullopt;
 
   const std::uint64_t length = queues::SendQueue::payload_length(wqe);
   const bool is_flush = shape.kind == OpKind::kFlush;
@@ -136,6 +135,10 @@ std::optional<SendWindow::LocalError> SendWindow::check(Entry& entry, const Send
     return LocalError{Status::kLocalLength, Reason::kMessageTooLong};
   if (config_.type == QpType::kUd && length > config_.datagram_max)
     return LocalError{Status::kLocalLength, Reason::kDatagramTooLong};
+  // 10.2.3: an address handle is for the queue pairs of its domain.
+  const bool has_address = config_.type == QpType::kUd && wqe.datagram.pd != 0;
+  if (has_address && wqe.datagram.pd != config_.pd.value)
+    return LocalError{Status::kLocalQpOperation, Reason::kAddressHandleDomain};
   if (is_flush && !entry.op.flush.global_visibility && !entry.op.flush.persistence)
     return LocalError{Status::kLocalQpOperation, Reason::kFlushToNowhere};
   const bool is_word = shape.atomic || shape.kind == OpKind::kAtomicWrite;
@@ -169,6 +172,8 @@ const Operation* SendWindow::next(const Now& now) {
   if (cursor_ == fetched_ && !fetch()) return nullptr;
   settle();
   if (!is_active()) return nullptr;
+  if (is_local(at(cursor_)) && !pass_local(now)) [[unlikely]]
+    return nullptr;
   complete_description(cursor_);
   const Entry& entry = at(cursor_);
   if (entry.status != Status::kSuccess) return nullptr;
@@ -247,7 +252,10 @@ void SendWindow::refill_counters() {
 
 void SendWindow::complete_upto(std::uint32_t end) {
   const std::uint32_t begin = done_;
-  while (is_before(done_, end) && at(done_).status == Status::kSuccess && !lost_) {
+  const auto is_over = [&] {
+    return is_before(done_, end) || (done_ != issued_ && at(done_).is_executed);
+  };
+  while (is_over() && at(done_).status == Status::kSuccess && !lost_) {
     const Entry& entry = at(done_);
     if (entry.is_signaled) push(entry, Status::kSuccess, Reason::kNone);
     if (is_before(done_, cursor_))
@@ -295,10 +303,11 @@ void SendWindow::fail_locally(Entry& entry, Status status, Reason reason) {
   settle();
 }
 
-void SendWindow::peer_lost(const Now&) {
+void SendWindow::peer_lost(const Now& now) {
   if (config_.type != QpType::kRc || !is_active()) return;
   if (mode_ == Mode::kDraining && is_drained()) return;
-  if (done_ == fetched_ && !fetch()) return;
+  run_local(now);
+  if (!is_active() || (done_ == fetched_ && !fetch())) return;
   settle();
   if (is_active()) fail_oldest(Status::kRetryExceeded, Reason::kPeerLost);
 }

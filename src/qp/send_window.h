@@ -6,6 +6,9 @@
 // A carrier takes operations with next()/issued(), moves them, and reports with answered().
 // Operations complete in the order in which they were posted. Going back (RNR, silence) means that
 // next() offers an operation again.
+//
+// Some operations are local: windows are bound and invalidated here, in their place of the order,
+// and no carrier sees them. So the indices that it sees may leave some out.
 #pragma once
 
 #include <cstdint>
@@ -47,6 +50,7 @@ class SendWindow {
     QpType type = QpType::kRc;
     QpNum qp{};
     PdId pd{};
+    bool is_xrc = false;
     bool signal_all = false;
     queues::SendQueue* queue = nullptr;
     queues::CompletionQueue* completions = nullptr;
@@ -82,6 +86,9 @@ class SendWindow {
   // The next operation to send, or null: nothing posted, not in a state that sends, a fence, too
   // many READs outstanding, the window is full, or an RNR timer runs. The same one until issued().
   const Operation* next(const Now& now);
+  // Binds windows and invalidates, as far as it is their turn: these need no peer. next() does so,
+  // too.
+  void run_local(const Now& now);
   // The whole of next() is on its way.
   void issued(const Now& now);
   // All operations up to `upto` are done (kDone); or those before it are and it had this answer.
@@ -144,7 +151,8 @@ class SendWindow {
     Reason reason = Reason::kNone;
     bool is_signaled = false;
     bool is_fenced = false;
-    bool is_brief = false;  // `op` and is_fenced are written when somebody asks for them
+    bool is_executed = false;  // a local one
+    bool is_brief = false;     // `op` and is_fenced are written when somebody asks for them
   };
   struct LocalError {
     queues::Status status;
@@ -160,6 +168,10 @@ class SendWindow {
   const Entry* find(OpIndex op) const;
 
   bool fetch();
+  // What is before cursor_ was offered. False: the one at cursor_ is not for carriers.
+  bool pass_local(const Now& now);
+  bool execute_local(const Now& now);
+  std::optional<memory::WindowRefusal> change_window(std::uint32_t index);
   // Writes what a brief entry has left out.
   void complete_description(std::uint32_t index) const;
   void describe(Entry& entry, const queues::SendWqe& wqe, std::uint32_t index) const;
@@ -178,6 +190,7 @@ class SendWindow {
   void tell_lost_completion();
   void go_back();
   void refill_counters();
+  static bool is_local(const Entry& entry) { return entry.shape && entry.shape->is_local; }
   bool is_active() const { return mode_ == Mode::kRunning || mode_ == Mode::kDraining; }
   bool is_drained() const { return done_ == offered_; }
 

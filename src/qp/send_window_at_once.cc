@@ -18,6 +18,7 @@ void SendWindow::issued_at_once() {
   entry.wr_id = copy.wr_id;
   entry.status = Status::kSuccess;
   entry.is_signaled = config_.signal_all || copy.flags & queues::kSignaled;
+  entry.is_executed = false;
   entry.is_brief = true;
   config_.queue->post();
   cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();

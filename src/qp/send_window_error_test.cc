@@ -68,7 +68,7 @@ void post_with_key(WindowBench& bench, MemoryKey key, SendOpcode opcode = SendOp
 
 const LocalCase kLocalCases[] = {
     {"unknown opcode", Status::kLocalQpOperation, Reason::kUnknownOpcode,
-     [](WindowBench& b) { b.post_write(0).opcode = 11; }},
+     [](WindowBench& b) { b.post_write(0).opcode = 12; }},
     {"more SGEs than the queue has", Status::kLocalQpOperation, Reason::kTooManySges,
      [](WindowBench& b) { b.post_write(0).sge_count = 5; }},
     {"more inline data than the queue has", Status::kLocalQpOperation, Reason::kInlineTooLong,

@@ -101,6 +101,16 @@ constexpr bool table_is_complete() {
 }
 static_assert(table_is_complete());
 
+// Half of a connection has no use for what belongs to the other half. Programs may name it.
+constexpr std::uint32_t useless_for(Xrc xrc) {
+  switch (xrc) {
+    case Xrc::kNo: return 0;
+    case Xrc::kInitiator: return kReadsInMax | kRnrTimer;
+    case Xrc::kTarget: return kRetryCount | kRnrRetry | kReadsOutMax;
+  }
+  return 0;
+}
+
 // The current state may be named where the queue pair may have moved by itself (11.2.5.2).
 constexpr bool may_be_named(QpState state) {
   return state == kRtr || state == kRts || state == kSqd || state == kSqe;
@@ -126,13 +136,15 @@ constexpr bool is_possible(QpType type, const AddressVector& path) {
 
 }  // namespace
 
-Result<void, ModifyError> check_attributes(QpType type, QpState from, QpState to,
+Result<void, ModifyError> check_attributes(TypeOfAttributes type, QpState from, QpState to,
                                            std::uint32_t mask) {
-  const std::optional<Rule> rule = find_rule(type, from, to);
+  std::optional<Rule> rule = find_rule(type.type, from, to);
   if (!rule) return refuse(ModifyError::kBadMove);
+  rule->required &= ~useless_for(type.xrc);
   if ((mask & kCurrentState) && !may_be_named(from)) return refuse(ModifyError::kNotAllowed);
   if ((mask & rule->required) != rule->required) return refuse(ModifyError::kMissing);
-  if (mask & ~(rule->required | rule->optional | std::uint32_t{kState}))
+  const std::uint32_t useless = useless_for(type.xrc);
+  if (mask & ~(rule->required | rule->optional | useless | std::uint32_t{kState}))
     return refuse(ModifyError::kNotAllowed);
   return {};
 }

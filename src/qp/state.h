@@ -117,9 +117,15 @@ enum class ModifyError : std::uint8_t {
   kBadValue,    // out of range (PSN over 24 bits, path MTU, timers, reads over the limit, port)
 };
 
+struct TypeOfAttributes {
+  // NOLINTNEXTLINE(google-explicit-constructor): a type is one
+  constexpr TypeOfAttributes(QpType of, Xrc extended = Xrc::kNo) : type(of), xrc(extended) {}
+  QpType type;
+  Xrc xrc;
+};
 // The table of required and optional attributes for each type and transition (11.2.4.2, table 91
-// and following).
-Result<void, ModifyError> check_attributes(QpType type, QpState from, QpState to,
+// and following; annex A14.3.1 for XRC).
+Result<void, ModifyError> check_attributes(TypeOfAttributes type, QpState from, QpState to,
                                            std::uint32_t mask);
 
 // Whether the values that the mask names are possible: kBadValue.

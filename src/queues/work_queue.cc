@@ -28,6 +28,10 @@ std::byte* align(std::byte* start) {
 
 }  // namespace
 
+std::uint32_t SendQueue::inline_room(std::uint32_t sge_max, std::uint32_t inline_max) {
+  return static_cast<std::uint32_t>(stride_for(sge_max, inline_max) - sizeof(SendWqe));
+}
+
 SendQueue::SendQueue(std::uint32_t depth, std::uint32_t sge_max, std::uint32_t inline_max)
     : depth_(depth_for(depth)),
       sge_max_(sge_max),
@@ -53,7 +57,7 @@ bool SendQueue::snapshot(std::uint32_t index, std::span<std::byte> to) const {
   // What is checked below is what was copied: the compiler may not look at the original again.
   std::atomic_signal_fence(std::memory_order_seq_cst);
   const auto& copy = *reinterpret_cast<const SendWqe*>(to.data());
-  if (copy.opcode > static_cast<std::uint8_t>(SendOpcode::kAtomicWrite)) return false;
+  if (copy.opcode > static_cast<std::uint8_t>(SendOpcode::kBindWindow)) return false;
   const bool is_inline = copy.flags & kInline;
   if (is_inline ? copy.inline_length > inline_max_ : copy.sge_count > sge_max_) return false;
   const std::size_t payload = is_inline ? copy.inline_length : copy.sge_count * sizeof(Sge);

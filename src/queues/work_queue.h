@@ -29,6 +29,7 @@ enum class SendOpcode : std::uint8_t {
   kLocalInvalidate,
   kFlush,
   kAtomicWrite,
+  kBindWindow,
 };
 
 enum SendFlag : std::uint8_t {
@@ -54,6 +55,12 @@ struct SendWqe {
       std::uint64_t compare_add;
       std::uint64_t swap;
     } atomic;
+    // Binding a window: remote_address and remote_key are of what it is bound to, and immediate is
+    // the window's new key.
+    struct {
+      std::uint64_t length;
+      std::uint64_t access;
+    } bind;
     struct {
       std::uint32_t length;
       std::uint32_t what;  // qp::Flush
@@ -63,8 +70,12 @@ struct SendWqe {
       std::uint32_t address_handle;  // the number of an address handle of this NIC
       std::uint32_t qp;
       std::uint32_t qkey;
-      std::uint32_t reserved;
+      std::uint32_t pd;  // of the address handle; 0: the queue pair's
     } datagram;
+    struct {
+      std::uint32_t number;  // of the peer's shared receive queue; of atomics in `immediate`
+      std::uint32_t reserved[3];
+    } xrc;
   };
 };
 static_assert(sizeof(SendWqe) == 48);
@@ -77,6 +88,8 @@ class SendQueue {
   // SGEs or `inline_max` bytes. A stride is a multiple of 64 bytes, one cache line for 1 SGE or 16
   // bytes.
   SendQueue(std::uint32_t depth, std::uint32_t sge_max, std::uint32_t inline_max);
+  // Inline bytes that have room in a stride for all that: at least `inline_max`.
+  static std::uint32_t inline_room(std::uint32_t sge_max, std::uint32_t inline_max);
   SendQueue(const SendQueue&) = delete;
   SendQueue& operator=(const SendQueue&) = delete;
 

@@ -13,6 +13,7 @@
 namespace verbena::rdmacm {
 namespace {
 
+constexpr std::uint8_t kXrc = 1;    // of extended transports
 constexpr std::uint8_t kSeven = 7;  // the most that fits; of RNR retries, without end
 
 std::span<const std::byte> private_data_of(const rdma_conn_param* param) {
@@ -78,6 +79,12 @@ void agree(Id& id, const rdma_conn_param* param, std::uint64_t random) {
   agreed.timeout = ack_timeout_of(id);
 }
 
+wire::TransportType transport_of(ibv_qp_type type) {
+  if (type == IBV_QPT_UC) return wire::TransportType::kUc;
+  const bool is_xrc = type == IBV_QPT_XRC_SEND || type == IBV_QPT_XRC_RECV;
+  return is_xrc ? wire::TransportType::kExtended : wire::TransportType::kRc;
+}
+
 wire::Req request_of(const Id& id, const rdma_conn_param* param) {
   const Agreement& agreed = id.agreement;
   wire::Req req{.service_id = id.service_id(id.destination().port()),
@@ -86,8 +93,7 @@ wire::Req request_of(const Id& id, const rdma_conn_param* param) {
                 .responder_resources = agreed.reads_in,
                 .initiator_depth = agreed.reads_out,
                 .remote_cm_response_timeout = kResponseTimeout,
-                .transport_type =
-                    id.qp_type == IBV_QPT_UC ? wire::TransportType::kUc : wire::TransportType::kRc,
+                .transport_type = transport_of(id.qp_type),
                 .end_to_end_flow_control = param && param->flow_control != 0,
                 .starting_psn = agreed.own_psn,
                 .local_cm_response_timeout = kResponseTimeout,
@@ -97,6 +103,7 @@ wire::Req request_of(const Id& id, const rdma_conn_param* param) {
                 .max_cm_retries = kRetriesMax,
                 .srq = uses_srq(id, param),
                 .primary = cm_path_of(id)};
+  if (req.transport_type == wire::TransportType::kExtended) req.extended_transport = kXrc;
   req.ece = ece_of(id);
   return req;
 }

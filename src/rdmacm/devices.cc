@@ -2,6 +2,7 @@
 #include "rdmacm/devices.h"
 
 #include <endian.h>
+#include <fcntl.h>
 
 #include <algorithm>
 #include <cstring>
@@ -88,10 +89,32 @@ bool Devices::are_all_loopback() {
       known_, [](const Known& each) { return Address::of(each.address, 0, 0).is_loopback(); });
 }
 
+Result<Address, int> Devices::source_towards(const Address& destination, Instant now) {
+  const std::lock_guard guard(lock_);
+  if (way_ && now < way_->until && way_->destination.gid() == destination.gid() &&
+      way_->destination.scope() == destination.scope()) {
+    return way_->source;
+  }
+  const auto found = verbena::rdmacm::source_towards(destination);
+  if (found) way_ = Way{destination, *found, now + kRouteKnownFor};
+  return found;
+}
+
 ibv_pd* Devices::domain_of(Device& device) {
   const std::lock_guard guard(lock_);
   if (!device.domain) device.domain = ibv_alloc_pd(device.context);
   return device.domain;
+}
+
+ibv_xrcd* Devices::xrc_domain_of(Device& device) {
+  const std::lock_guard guard(lock_);
+  if (device.xrc_domain) return device.xrc_domain;
+  ibv_xrcd_init_attr wanted{};
+  wanted.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+  wanted.fd = -1;
+  wanted.oflags = O_CREAT;
+  device.xrc_domain = ibv_open_xrcd(device.context, &wanted);
+  return device.xrc_domain;
 }
 
 }  // namespace verbena::rdmacm

@@ -10,16 +10,19 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/result.h"
 #include "base/time.h"
 #include "base/types.h"
+#include "rdmacm/address.h"
 #include "rdmacm/border.h"
 
 namespace verbena::rdmacm {
 
 struct Device {
   ibv_context* context = nullptr;
-  ibv_pd* domain = nullptr;  // made when first wanted
-  std::uint64_t guid = 0;    // host order
+  ibv_pd* domain = nullptr;        // made when first wanted
+  ibv_xrcd* xrc_domain = nullptr;  // the same
+  std::uint64_t guid = 0;          // host order
   std::uint8_t reads_in_max = 0;
   std::uint8_t reads_out_max = 0;
 };
@@ -40,12 +43,17 @@ class Devices {
   // None: no device has this address. `interface`: 0 is any.
   std::optional<LocalPort> find(const Gid& address, std::uint32_t interface, Instant now);
   bool are_all_loopback();
+  // Where the system would send from; errno: it would not.
+  Result<Address, int> source_towards(const Address& destination, Instant now);
   // The domain of a device for all who bring none. Null: errno says why.
   ibv_pd* domain_of(Device& device);
+  ibv_xrcd* xrc_domain_of(Device& device);
 
  private:
   // Addresses come and go; asking for all of them takes longer than the rest of a connection.
   static constexpr Duration kKnownFor = Duration::milliseconds(500);
+  // Programs resolve one address for thousands of connections.
+  static constexpr Duration kRouteKnownFor = Duration::milliseconds(5);
   struct Known {
     Gid address;
     LocalPort port;
@@ -58,6 +66,12 @@ class Devices {
   std::vector<Device> devices_;
   std::vector<Known> known_;
   Instant known_until_;
+  struct Way {
+    Address destination;
+    Address source;
+    Instant until;
+  };
+  std::optional<Way> way_;  // the last one
 };
 
 }  // namespace verbena::rdmacm

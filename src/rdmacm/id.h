@@ -20,8 +20,9 @@ namespace verbena::rdmacm {
 
 enum class Stage : std::uint8_t {
   kIdle,
-  kBound,      // to an address, or all
-  kAddressed,  // knows where to
+  kBound,       // to an address, or all
+  kAddressing,  // waits until a neighbour answers
+  kAddressed,   // knows where to
   kRouted,
   kListening,
   kConnecting,  // REQ or SIDR_REQ sent
@@ -74,7 +75,8 @@ struct Id : rdma_cm_id {
 
   Manager& manager;
   Stage stage = Stage::kIdle;
-  bool is_sync = false;  // its calls wait for their events, in a channel of its own
+  Stage stage_before = Stage::kIdle;  // of kAddressing: to which it returns
+  bool is_sync = false;               // its calls wait for their events, in a channel of its own
   std::optional<LocalPort> port;
 
   // Options.

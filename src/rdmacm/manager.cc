@@ -11,6 +11,7 @@
 #include "base/futex.h"
 #include "base/log.h"
 #include "host/interfaces.h"
+#include "host/neighbours.h"
 #include "rdmacm/gsi_table.h"
 #include "wire/cm.h"
 
@@ -22,6 +23,7 @@ constinit std::atomic<Manager*> manager_of_process{nullptr};
 constexpr std::uint32_t kAsked = 1;
 constexpr std::uint32_t kDone = 2;
 constexpr Duration kLeavingPatience = Duration::milliseconds(100);
+constexpr Duration kNeighbourPauseMax = Duration::milliseconds(50);
 constexpr std::size_t kInboxMax = 65'536;
 constexpr std::size_t kStackSize = 256 * 1024;
 constexpr std::size_t kStackSizeMax = 8 << 20;
@@ -159,8 +161,9 @@ void Manager::run() {
       for (const SlotNumber slot : gone)
         disconnect_from(slot, now);
       if (leaves) release_all(now);
+      const Instant look_again = look_for_neighbours(now);
       pump(outgoing);
-      deadline = engine_->next_deadline();
+      deadline = std::min(engine_->next_deadline(), look_again);
       sleeps_until_.store(deadline.nanoseconds(), std::memory_order_relaxed);
     }
     send(outgoing);
@@ -190,6 +193,10 @@ void Manager::receive(const std::vector<GsiMad>& mads, Instant now) {
 // for it (12.10.8: DREQ).
 void Manager::disconnect_from(SlotNumber slot, Instant now) {
   for (const Id* const id : connections_) {
+    // Where a request went is not known here, but its place on the host is empty now.
+    if (id->stage == Stage::kConnecting && id->comm && host::is_local_address(id->way.remote)) {
+      engine_->ask_again(*id->comm);
+    }
     const bool is_open = id->stage == Stage::kConnected || id->stage == Stage::kAccepting;
     if (!is_open || !id->comm || id->is_datagram()) continue;
     if (cm::CommId{id->peer_comm}.value >> cm::CommId::kSlotShift != slot.value) continue;
@@ -199,6 +206,48 @@ void Manager::disconnect_from(SlotNumber slot, Instant now) {
                           .remote_qp = {id->agreement.own_qp}};
     engine_->receive(id->way, wire::encode_cm({.transaction_id = 0, .message = dreq}), now);
   }
+}
+
+void Manager::wait_for_neighbour(Id& id, Duration patience) {
+  host::ask_neighbour_towards(id.destination().gid(), id.destination().scope());
+  {
+    const std::lock_guard guard(lock_);
+    const Instant now = clock_now();
+    resolving_.push_back({.id = &id, .until = now + patience, .next = now + kNeighbourPauseMin});
+  }
+  wake();
+}
+
+// Tells those whose neighbour has answered, or will not.
+Instant Manager::look_for_neighbours(Instant now) {
+  Instant next = Instant::never();
+  std::erase_if(resolving_, [&](Resolving& each) {
+    if (now < each.next) {
+      next = std::min(next, each.next);
+      return false;
+    }
+    Id& id = *each.id;
+    const host::Neighbour found =
+        host::neighbour_towards(id.destination().gid(), id.destination().scope());
+    if (found == host::Neighbour::kUnknown && now < each.until) {
+      each.pause = std::min(each.pause * 2, kNeighbourPauseMax);
+      each.next = std::min(now + each.pause, each.until);
+      next = std::min(next, each.next);
+      return false;
+    }
+    const bool is_there = found == host::Neighbour::kThere;
+    id.stage = is_there ? Stage::kAddressed : id.stage_before;
+    const int why = found == host::Neighbour::kFailed ? -EHOSTUNREACH : -ETIMEDOUT;
+    id.events().push(std::make_unique<Event>(
+        id, is_there ? RDMA_CM_EVENT_ADDR_RESOLVED : RDMA_CM_EVENT_ADDR_ERROR, is_there ? 0 : why));
+    return true;
+  });
+  return next;
+}
+
+void Manager::forget(Id& id) {
+  connections_.erase(&id);
+  std::erase_if(resolving_, [&](const Resolving& each) { return each.id == &id; });
 }
 
 void Manager::release_all(Instant now) {

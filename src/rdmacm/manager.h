@@ -50,7 +50,10 @@ class Manager {
   static void leave();
   // With the lock, by a Turn: an id that has a connection, or has none any more.
   void enter(Id& id) { connections_.insert(&id); }
-  void forget(Id& id) { connections_.erase(&id); }
+  void forget(Id& id);
+  // Without the lock: RDMA_CM_EVENT_ADDR_RESOLVED when the neighbour on the way answers, or
+  // RDMA_CM_EVENT_ADDR_ERROR when it does not, or not in time.
+  void wait_for_neighbour(Id& id, Duration patience);
   std::uint64_t draw() { return random_.next(); }
   const GsiTable& table() const { return *table_; }
   // Requests of other hosts come from now on.
@@ -67,6 +70,8 @@ class Manager {
   void receive(const std::vector<GsiMad>& mads, Instant now);
   void disconnect_from(SlotNumber slot, Instant now);
   void release_all(Instant now);
+  // With the lock. When to come again.
+  Instant look_for_neighbours(Instant now);
   // With the lock: events to ids, and what is to be sent to `outgoing`.
   void pump(std::vector<GsiMad>& outgoing);
   void send(const std::vector<GsiMad>& mads);
@@ -84,6 +89,14 @@ class Manager {
   KernelRandom random_;
   std::unique_ptr<cm::Engine> engine_;
   std::set<Id*> connections_;
+  static constexpr Duration kNeighbourPauseMin = Duration::milliseconds(2);
+  struct Resolving {
+    Id* id;
+    Instant until;
+    Instant next;
+    Duration pause = kNeighbourPauseMin;
+  };
+  std::vector<Resolving> resolving_;
   std::atomic<std::int64_t> sleeps_until_{0};  // nanoseconds; the thread's
 
   Mutex inbox_lock_;

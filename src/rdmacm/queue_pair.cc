@@ -13,6 +13,10 @@ namespace {
 constexpr int kConnectedAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                                  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
 
+// Extended reliable connections have each half on its own (IBTA vol 1, 11.2.5.2 and annex A14).
+bool asks(ibv_qp_type type) { return type == IBV_QPT_RC || type == IBV_QPT_XRC_SEND; }
+bool answers_reads(ibv_qp_type type) { return type == IBV_QPT_RC || type == IBV_QPT_XRC_RECV; }
+
 int init_attributes(const Id& id, ibv_qp_attr& attributes) {
   attributes.pkey_index = 0;
   attributes.port_num = id.port_num;
@@ -35,20 +39,22 @@ int receive_attributes(const Id& id, ibv_qp_attr& attributes) {
   attributes.max_dest_rd_atomic = agreed.reads_in;
   attributes.min_rnr_timer = 0;
   int mask = IBV_QP_STATE | IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-  if (id.qp_type == IBV_QPT_RC) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  if (answers_reads(id.qp_type)) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   return mask;
 }
 
 int send_attributes(const Id& id, ibv_qp_attr& attributes) {
   const Agreement& agreed = id.agreement;
   attributes.sq_psn = id.is_datagram() ? 0 : agreed.peer_psn;
-  if (id.qp_type != IBV_QPT_RC) return IBV_QP_STATE | IBV_QP_SQ_PSN;
+  int mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
+  if (!answers_reads(id.qp_type) && !asks(id.qp_type)) return mask;
+  mask |= IBV_QP_TIMEOUT;
   attributes.timeout = id.ack_timeout.value_or(agreed.timeout);
+  if (!asks(id.qp_type)) return mask;
   attributes.retry_cnt = agreed.retry_count;
   attributes.rnr_retry = agreed.rnr_retry_count;
   attributes.max_rd_atomic = agreed.reads_out;
-  return IBV_QP_STATE | IBV_QP_SQ_PSN | IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY |
-         IBV_QP_MAX_QP_RD_ATOMIC;
+  return mask | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
 }
 
 int move(Id& id, ibv_qp* qp, ibv_qp_state state) {
@@ -94,6 +100,7 @@ void drop_cqs(Id& id) {
 }
 
 int complete_cqs(Id& id, ibv_qp_init_attr_ex& attributes) {
+  if (attributes.qp_type == IBV_QPT_XRC_RECV) return 0;  // shared receive queues have theirs
   if (!attributes.recv_cq && !id.recv_cq) {
     id.owns_recv_cq = make_cq(id, attributes.cap.max_recv_wr, id.recv_cq_channel, id.recv_cq);
     if (!id.owns_recv_cq) return errno;
@@ -104,6 +111,32 @@ int complete_cqs(Id& id, ibv_qp_init_attr_ex& attributes) {
   }
   if (!attributes.recv_cq) attributes.recv_cq = id.recv_cq;
   if (!attributes.send_cq) attributes.send_cq = id.send_cq;
+  return 0;
+}
+
+// An XRC target without a domain gets the one of all ids of its device.
+int complete_domain(Id& id, ibv_qp_init_attr_ex& attributes) {
+  if ((attributes.comp_mask & IBV_QP_INIT_ATTR_XRCD) != 0 && attributes.xrcd) return 0;
+  attributes.xrcd = id.manager.devices().xrc_domain_of(*id.port->device);
+  if (!attributes.xrcd) return errno;
+  attributes.comp_mask |= IBV_QP_INIT_ATTR_XRCD;
+  return 0;
+}
+
+// The same for a shared receive queue, which completes where the id's receives do.
+int complete_shared(Id& id, ibv_srq_init_attr_ex& attributes) {
+  if ((attributes.comp_mask & IBV_SRQ_INIT_ATTR_XRCD) == 0 || !attributes.xrcd) {
+    attributes.xrcd = id.manager.devices().xrc_domain_of(*id.port->device);
+    if (!attributes.xrcd) return errno;
+  }
+  if ((attributes.comp_mask & IBV_SRQ_INIT_ATTR_CQ) == 0 || !attributes.cq) {
+    if (!id.recv_cq) {
+      id.owns_recv_cq = make_cq(id, attributes.attr.max_wr, id.recv_cq_channel, id.recv_cq);
+      if (!id.owns_recv_cq) return errno;
+    }
+    attributes.cq = id.recv_cq;
+  }
+  attributes.comp_mask |= IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
   return 0;
 }
 
@@ -157,7 +190,11 @@ int create_qp(Id& id, ibv_qp_init_attr_ex& attributes) {
   if (differ(id.recv_cq, attributes.recv_cq) || differ(id.send_cq, attributes.send_cq)) {
     return EINVAL;
   }
-  if (id.srq && !attributes.srq) attributes.srq = id.srq;
+  if (attributes.qp_type == IBV_QPT_XRC_RECV) {
+    if (const int error = complete_domain(id, attributes)) return error;
+  } else if (id.srq && !attributes.srq) {
+    attributes.srq = id.srq;
+  }
   if (const int error = complete_cqs(id, attributes)) {
     drop_cqs(id);
     return error;
@@ -175,17 +212,20 @@ int create_qp(Id& id, ibv_qp_init_attr_ex& attributes) {
   return 0;
 }
 
+// The queue pair and the shared receive queue complete in the same queues: whoever goes last takes
+// these along.
 void destroy_qp(Id& id) {
   if (!id.qp) return;
   ibv_destroy_qp(id.qp);
   id.qp = nullptr;
-  drop_cqs(id);
+  if (!id.srq) drop_cqs(id);
 }
 
 void destroy_srq(Id& id) {
   if (!id.srq) return;
   ibv_destroy_srq(id.srq);
   id.srq = nullptr;
+  if (!id.qp) drop_cqs(id);
 }
 
 }  // namespace verbena::rdmacm
@@ -223,6 +263,11 @@ int rdma_create_srq_ex(rdma_cm_id* id, ibv_srq_init_attr_ex* attributes) {
     attributes->pd = id->pd;
     attributes->comp_mask |= IBV_SRQ_INIT_ATTR_PD;
   }
+  const bool is_xrc =
+      (attributes->comp_mask & IBV_SRQ_INIT_ATTR_TYPE) != 0 && attributes->srq_type == IBV_SRQT_XRC;
+  if (is_xrc) {
+    if (const int error = complete_shared(Id::of(id), *attributes)) return answer(error);
+  }
   ibv_srq* const srq = ibv_create_srq_ex(id->verbs, attributes);
   if (!srq) return -1;
   if (!id->pd) id->pd = attributes->pd;
@@ -235,7 +280,7 @@ int rdma_create_srq(rdma_cm_id* id, ibv_pd* pd, ibv_srq_init_attr* attributes) {
   ibv_srq_init_attr_ex extended{};
   std::memcpy(&extended, attributes, sizeof *attributes);
   extended.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD;
-  extended.srq_type = IBV_SRQT_BASIC;
+  extended.srq_type = id->qp_type == IBV_QPT_XRC_RECV ? IBV_SRQT_XRC : IBV_SRQT_BASIC;
   extended.pd = pd;
   const int failed = rdma_create_srq_ex(id, &extended);
   if (!failed) std::memcpy(attributes, &extended, sizeof *attributes);

@@ -3,8 +3,11 @@
 #include <endian.h>
 
 #include <memory>
+#include <utility>
 
 #include "base/log.h"
+#include "host/interfaces.h"
+#include "host/neighbours.h"
 #include "rdmacm/ids.h"
 #include "rdmacm/manager.h"
 #include "rdmacm/path.h"
@@ -13,7 +16,10 @@
 namespace verbena::rdmacm {
 namespace {
 
-constexpr int kBacklogMax = 1024;  // also where none is named, as with the kernel's
+// Also where none is named. The kernel has 1024 there, and counts only what was not fetched yet.
+constexpr int kBacklogMax = 16'384;
+
+constexpr Duration kUsualPatience = Duration::seconds(2);
 
 // The device that has the id's source address. EADDRNOTAVAIL where none has.
 int find_port(Id& id, const Address& source) {
@@ -40,7 +46,7 @@ int bind(Id& id, Address address) {
 
 // Which of our addresses an id that is not bound to one sends from.
 int choose_source(Id& id, const Address& destination) {
-  const auto found = source_towards(destination);
+  const auto found = id.manager.devices().source_towards(destination, clock_now());
   if (!found) return found.error();
   Address source = *found;
   if (find_port(id, source) != 0) return ENODEV;
@@ -54,7 +60,14 @@ void tell(Id& id, rdma_cm_event_type type, int status) {
   id.events().push(std::make_unique<Event>(id, type, status));
 }
 
-int resolve_address(Id& id, const sockaddr* source, const sockaddr* destination) {
+// Whether somebody on the way has to answer first. Not where we went a moment ago.
+bool needs_neighbour(Id& id, const Address& to) {
+  if (to.is_multicast() || id.source().gid() == to.gid()) return false;
+  if (host::is_local_address(to.gid())) return false;
+  return host::neighbour_towards(to.gid(), to.scope()) != host::Neighbour::kThere;
+}
+
+int resolve_address(Id& id, const sockaddr* source, const sockaddr* destination, int timeout) {
   if (!id.manager.in_owner()) return EIO;
   const auto to = Address::from(destination);
   if (!to) return destination ? EAFNOSUPPORT : EINVAL;
@@ -81,9 +94,15 @@ int resolve_address(Id& id, const sockaddr* source, const sockaddr* destination)
     if (const int error = choose_source(id, resolved)) return error;
   }
   id.set_destination(resolved);
-  id.stage = Stage::kAddressed;
   bind_to_port(id);
   id.way = route_of(id);
+  if (needs_neighbour(id, resolved)) {
+    id.stage_before = std::exchange(id.stage, Stage::kAddressing);
+    const auto patience = timeout > 0 ? Duration::milliseconds(timeout) : kUsualPatience;
+    id.manager.wait_for_neighbour(id, patience);
+    return complete(id);
+  }
+  id.stage = Stage::kAddressed;
   tell(id, RDMA_CM_EVENT_ADDR_RESOLVED, 0);
   return complete(id);
 }
@@ -174,9 +193,9 @@ int rdma_bind_addr(rdma_cm_id* id, sockaddr* address) {
   return answer(verbena::rdmacm::bind(Id::of(id), *where));
 }
 
-int rdma_resolve_addr(rdma_cm_id* id, sockaddr* source, sockaddr* destination, int /*timeout*/) {
+int rdma_resolve_addr(rdma_cm_id* id, sockaddr* source, sockaddr* destination, int timeout) {
   if (!id) return answer(EINVAL);
-  return answer(resolve_address(Id::of(id), source, destination));
+  return answer(resolve_address(Id::of(id), source, destination, timeout));
 }
 
 int rdma_resolve_route(rdma_cm_id* id, int /*timeout*/) {

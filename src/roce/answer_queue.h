@@ -18,7 +18,8 @@ struct OwedAnswer {
   wire::Msn msn{};
   std::uint32_t packets = 1;
   std::uint32_t done = 0;
-  bool is_again = false;  // does not count against what the peer may ask for
+  bool is_again = false;           // does not count against what the peer may ask for
+  std::uint32_t shared_queue = 0;  // XRC
   bool is_atomic = false;
   std::uint64_t value = 0;  // of an atomic
   MemoryKey key{};

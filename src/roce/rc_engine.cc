@@ -36,7 +36,7 @@ void RcEngine::agree() {
 
 void RcEngine::receive(const wire::Packet& packet, const Arrival& arrival, qp::SendWindow& window,
                        qp::Responder& responder, const Now& now) {
-  switch (admit(packet, arrival, settings_, wire::Service::kRc, counters_)) {
+  switch (admit(packet, arrival, settings_, service_of(settings_), counters_)) {
     case Admission::kDropped: return;
     case Admission::kNotification:
       if (congestion_) congestion_->notified(now);
@@ -54,7 +54,7 @@ void RcEngine::receive(const wire::Packet& packet, const Arrival& arrival, qp::S
 
 void RcEngine::receive_broken(const wire::Head& bth, wire::Malformed why,
                               qp::Responder& responder) {
-  if (bth.opcode.service() != wire::Service::kRc || !wire::deserves_nak(why)) return;
+  if (bth.opcode.service() != service_of(settings_) || !wire::deserves_nak(why)) return;
   const wire::OpcodeShape& shape = wire::shape_of(bth.opcode);
   if (shape.is_defined && shape.is_response) return;
   responder_.receive_broken(bth.psn, responder);

@@ -123,6 +123,9 @@ void RcResponder::accept_kept(qp::Responder& responder, const Now& now) {
 }
 
 Result<void, Refusal> RcResponder::execute(const wire::Packet& packet, qp::Responder& responder) {
+  if (responder.must_choose()) {
+    if (auto chosen = responder.choose(packet.srq_number); !chosen) return chosen;
+  }
   switch (packet.shape->kind) {
     case Kind::kSend:
     case Kind::kWrite: return assembly_.take(packet, responder);
@@ -147,6 +150,7 @@ Result<void, Refusal> RcResponder::execute_read(const wire::Packet& packet,
   const bool has_room = answers_.add({.psn = packet.psn,
                                       .msn = msn_.next(),
                                       .packets = psns_of(packet),
+                                      .shared_queue = packet.srq_number,
                                       .key = packet.remote_key,
                                       .address = packet.remote_address,
                                       .length = packet.dma_length});
@@ -249,7 +253,10 @@ void RcResponder::repeat(const wire::Packet& packet, qp::Responder& responder) {
 void RcResponder::repeat_read(const wire::Packet& packet, qp::Responder& responder) {
   const std::uint32_t packets = psns_of(packet);
   if (expected_ - packet.psn < static_cast<std::int32_t>(packets)) return;
-  auto begun = responder.begin_read(packet.remote_key, packet.remote_address, packet.dma_length);
+  auto begun = responder.must_choose() ? responder.choose_domain(packet.srq_number)
+                                       : Result<void, Refusal>();
+  if (begun)
+    begun = responder.begin_read(packet.remote_key, packet.remote_address, packet.dma_length);
   if (!begun) {
     expected_ = packet.psn;  // where the NAK goes; the queue pair has failed
     refuse_packet(begun.error(), responder);
@@ -259,6 +266,7 @@ void RcResponder::repeat_read(const wire::Packet& packet, qp::Responder& respond
                       .msn = msn_,
                       .packets = packets,
                       .is_again = true,
+                      .shared_queue = packet.srq_number,
                       .key = packet.remote_key,
                       .address = packet.remote_address,
                       .length = packet.dma_length});

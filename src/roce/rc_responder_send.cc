@@ -10,7 +10,6 @@ namespace verbena::roce {
 using wire::Code;
 using wire::NakCode;
 using wire::Opcode;
-using wire::Service;
 using wire::Syndrome;
 
 namespace {
@@ -36,7 +35,7 @@ bool RcResponder::serve(qp::Responder& responder, qp::Budget& budget, const Now&
 
 wire::Head RcResponder::head_of(Code code, Psn psn) const {
   wire::Head head;
-  head.opcode = Opcode::of(Service::kRc, code);
+  head.opcode = Opcode::of(service_of(settings_), code);
   head.pkey = settings_.pkey;
   head.dest_qp = settings_.peer;
   head.psn = psn;
@@ -74,11 +73,17 @@ Wire::Sent RcResponder::send_answer(OwedAnswer& answer, qp::Responder& responder
     budget.take(sizeof answer.value);
     return transmit(packet);
   }
-  packet.head.opcode = Opcode::of(Service::kRc, answer_code(is_first, is_last));
+  packet.head.opcode = Opcode::of(service_of(settings_), answer_code(is_first, is_last));
   const std::uint32_t offset = answer.done * settings_.path_mtu;
   packet.payload_bytes = std::min(settings_.path_mtu, answer.length - offset);
   std::optional<qp::Refusal> refused;
   const Wire::Sent sent = wire_.transmit(packet, settings_.path, [&](std::span<std::byte> to) {
+    if (responder.must_choose()) {
+      if (const auto chosen = responder.choose_domain(answer.shared_queue); !chosen) {
+        refused = chosen.error();
+        return false;
+      }
+    }
     const auto read = responder.read(answer.key, answer.address + offset, to);
     if (!read) refused = read.error();
     return read.has_value();

@@ -39,6 +39,7 @@ constexpr Kind answer_kind(qp::OpKind kind) {
     case qp::OpKind::kFetchAdd: return Kind::kAtomicAcknowledge;
     case qp::OpKind::kSend:
     case qp::OpKind::kWrite:
+    case qp::OpKind::kBindWindow:
     case qp::OpKind::kLocalInvalidate: break;
   }
   return Kind::kAcknowledge;

@@ -12,7 +12,6 @@ using qp::Operation;
 using qp::OpKind;
 using wire::Code;
 using wire::Opcode;
-using wire::Service;
 
 namespace {
 
@@ -35,6 +34,7 @@ constexpr Code request_code(OpKind kind) {
     case OpKind::kAtomicWrite: return Code::kAtomicWrite;
     case OpKind::kSend:
     case OpKind::kWrite:
+    case OpKind::kBindWindow:
     case OpKind::kLocalInvalidate: break;
   }
   return Code::kSendOnly;
@@ -206,7 +206,8 @@ bool Requester::asks_for_answer(const Flight& flight, const Step& step) {
 
 wire::Head Requester::head_of(const Operation& op, Psn psn) const {
   wire::Head head;
-  head.opcode = Opcode::of(Service::kRc, request_code(op.kind));
+  head.opcode = Opcode::of(service_of(settings_), request_code(op.kind));
+  head.srq_number = op.shared_queue;
   head.pkey = settings_.pkey;
   head.dest_qp = settings_.peer;
   head.psn = psn;

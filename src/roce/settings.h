@@ -29,6 +29,7 @@ inline constexpr std::uint32_t kInFlightPacketsMax = PsnSet::kSpan / 2;
 
 struct Settings {
   qp::QpType type = qp::QpType::kRc;
+  bool is_xrc = false;  // of kRc
   QpNum self{};
   QpNum peer{};  // not for datagrams
   std::uint16_t pkey = wire::kDefaultPkey;
@@ -53,5 +54,9 @@ struct Settings {
   // A CNP no more often than this (A17.9.3).
   Duration cnp_interval = Duration::microseconds(50);
 };
+
+constexpr wire::Service service_of(const Settings& settings) {
+  return settings.is_xrc ? wire::Service::kXrc : wire::Service::kRc;
+}
 
 }  // namespace verbena::roce

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What a device and its port are (ibv_query_device_ex(3), ibv_query_port(3), ibv_query_gid_ex(3),
-// ibv_query_pkey(3), ibv_query_rt_values_ex(3)). What this NIC does not have is absent here: memory
-// windows, XRC, raw packets, tag matching.
+// ibv_query_pkey(3), ibv_query_rt_values_ex(3)). What this NIC does not have is absent here: raw
+// packets, tag matching.
 #include <endian.h>
 #include <time.h>
 
@@ -35,6 +35,9 @@ constexpr std::uint16_t kDefaultPkey = 0xffff;        // full member of the defa
 constexpr int kGidTableMin = 8;
 constexpr int kGidTableMax = 256;  // ibv_global_route::sgid_index has eight bits
 
+// Of newer headers: IB_UVERBS_DEVICE_FLUSH_GLOBAL and IB_UVERBS_DEVICE_ATOMIC_WRITE.
+constexpr std::uint64_t kNewerCapabilities = 1ULL << 38 | 1ULL << 40;
+
 int clamped(std::uint64_t value) {
   return static_cast<int>(std::min<std::uint64_t>(value, std::numeric_limits<int>::max()));
 }
@@ -52,12 +55,14 @@ ibv_device_attr device_attributes(const nic::Device& device) {
   answer.max_qp = clamped(limits.queue_pairs);
   answer.max_qp_wr = clamped(limits.work_requests);
   answer.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID |
-                            IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE;
+                            IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE |
+                            IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_XRC;
   answer.max_sge = clamped(limits.sges);
   answer.max_sge_rd = clamped(limits.sges);
   answer.max_cq = clamped(limits.completion_queues);
   answer.max_cqe = clamped(limits.completions);
   answer.max_mr = clamped(limits.regions);
+  answer.max_mw = clamped(limits.windows);
   answer.max_pd = clamped(limits.domains);
   answer.max_qp_rd_atom = clamped(limits.reads_in_flight);
   answer.max_qp_init_rd_atom = clamped(limits.reads_in_flight);
@@ -138,10 +143,11 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   ibv_device_attr_ex answer = {};
   answer.orig_attr = device_attributes(open.nic->device());
   answer.odp_caps = on_demand();
+  answer.xrc_odp_caps = answer.odp_caps.per_transport_caps.rc_odp_caps;
   answer.max_dm_size = open.nic->device().limits.device_memory_bytes;
   answer.completion_timestamp_mask = 0;
   answer.hca_core_clock = kClockKilohertz;
-  answer.device_cap_flags_ex = answer.orig_attr.device_cap_flags;
+  answer.device_cap_flags_ex = answer.orig_attr.device_cap_flags | kNewerCapabilities;
   answer.phys_port_cnt_ex = kPort;
   copy_out(answer, attributes, size);
   return 0;

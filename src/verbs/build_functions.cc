@@ -68,6 +68,41 @@ void fetch_add(ibv_qp_ex* qp, std::uint32_t key, std::uint64_t address, std::uin
         });
 }
 
+// The eight bytes are taken now, as inline data would be.
+void atomic_write(ibv_qp_ex* qp, std::uint32_t key, std::uint64_t address, const void* word) {
+  build(qp, [&](SendBuilder& builder) {
+    qp::SendRequest* const request =
+        builder.begin(*qp, SendOpcode::kAtomicWrite, IBV_QP_EX_WITH_ATOMIC_WRITE);
+    if (!request) return;
+    request->remote_key = {key};
+    request->remote_address = address;
+    const ibv_data_buf piece{.addr = const_cast<void*>(word), .length = kAtomicWriteBytes};
+    builder.set_inline({&piece, 1});
+  });
+}
+
+// ibv_wr_flush(3), which came after the headers that we are built with. Selectivity: a range, or
+// all of the region.
+void flush(ibv_qp_ex* qp, std::uint32_t key, std::uint64_t address, std::size_t length,
+           std::uint8_t placement, std::uint8_t selectivity) {
+  constexpr std::uint8_t kGlobal = 1;
+  constexpr std::uint8_t kPersistent = 2;
+  constexpr std::uint8_t kWholeRegion = 1;
+  build(qp, [&](SendBuilder& builder) {
+    qp::SendRequest* const request = builder.begin(*qp, SendOpcode::kFlush, kWithFlush);
+    if (!request) return;
+    if (length > UINT32_MAX || placement & ~(kGlobal | kPersistent) || selectivity > kWholeRegion) {
+      return builder.fail(EINVAL);
+    }
+    request->remote_key = {key};
+    request->remote_address = address;
+    request->flush = {.length = static_cast<std::uint32_t>(length),
+                      .global_visibility = (placement & kGlobal) != 0,
+                      .persistence = (placement & kPersistent) != 0,
+                      .whole_region = selectivity == kWholeRegion};
+  });
+}
+
 void send(ibv_qp_ex* qp) {
   begin(qp, SendOpcode::kSend, IBV_QP_EX_WITH_SEND, [](qp::SendRequest&) {});
 }
@@ -81,7 +116,7 @@ void with_word(ibv_qp_ex* qp, std::uint32_t word) {
 void set_address(ibv_qp_ex* qp, ibv_ah* ah, std::uint32_t remote_qp, std::uint32_t remote_qkey) {
   build(qp, [&](SendBuilder& builder) {
     if (!ah) return builder.fail(EINVAL);
-    builder.set_address(own(ah).nic->number, {remote_qp}, remote_qkey);
+    builder.set_address(*own(ah).nic, {remote_qp}, remote_qkey);
   });
 }
 
@@ -103,17 +138,22 @@ void set_inline_data_list(ibv_qp_ex* qp, std::size_t count, const ibv_data_buf* 
   build(qp, [&](SendBuilder& builder) { builder.set_inline({list, count}); });
 }
 
-// What this NIC does not have: creating refuses the flags that go with these.
-void bind_window(ibv_qp_ex* qp, ibv_mw*, std::uint32_t, const ibv_mw_bind_info*) {
-  builder_of(qp).fail(EOPNOTSUPP);
+void bind_window(ibv_qp_ex* qp, ibv_mw* window, std::uint32_t key, const ibv_mw_bind_info* wanted) {
+  build(qp, [&](SendBuilder& builder) {
+    qp::SendRequest* const request =
+        builder.begin(*qp, SendOpcode::kBindWindow, IBV_QP_EX_WITH_BIND_MW);
+    if (!request) return;
+    const bool is_good = window && wanted && window->type == IBV_MW_TYPE_2 &&
+                         take_binding(*window, key, *wanted, *request);
+    if (!is_good) builder.fail(EINVAL);
+  });
 }
+
+// What this NIC does not have: creating refuses the flags that go with these.
 void send_segmented(ibv_qp_ex* qp, void*, std::uint16_t, std::uint16_t) {
   builder_of(qp).fail(EOPNOTSUPP);
 }
-void set_xrc_srq(ibv_qp_ex* qp, std::uint32_t) { builder_of(qp).fail(EOPNOTSUPP); }
-void atomic_write(ibv_qp_ex* qp, std::uint32_t, std::uint64_t, const void*) {
-  builder_of(qp).fail(EOPNOTSUPP);
-}
+void set_xrc_srq(ibv_qp_ex* qp, std::uint32_t number) { builder_of(qp).set_shared_queue(number); }
 
 void start(ibv_qp_ex* qp) { builder_of(qp).start(); }
 void abort(ibv_qp_ex* qp) { builder_of(qp).abort(); }
@@ -124,7 +164,12 @@ int complete(ibv_qp_ex* qp) {
 
 }  // namespace
 
-void set_builders(ibv_qp_ex& qp) {
+// A program looks for it behind what its header had before.
+static_assert(offsetof(QpFace, wr_flush) == sizeof(ibv_qp_ex));
+
+void set_builders(Qp& ours) {
+  ibv_qp_ex& qp = ours.face;
+  ours.wr_flush = flush;
   qp.wr_atomic_cmp_swp = compare_swap;
   qp.wr_atomic_fetch_add = fetch_add;
   qp.wr_bind_mw = bind_window;

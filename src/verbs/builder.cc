@@ -28,6 +28,7 @@ bool may_be_inline(SendOpcode opcode) {
     case SendOpcode::kCompareSwap:
     case SendOpcode::kFetchAdd:
     case SendOpcode::kLocalInvalidate:
+    case SendOpcode::kBindWindow:
     case SendOpcode::kFlush: return false;
   }
   return false;
@@ -38,13 +39,14 @@ bool may_be_inline(SendOpcode opcode) {
 std::uint64_t supported_operations(qp::QpType type) {
   constexpr std::uint64_t kSends = IBV_QP_EX_WITH_SEND | IBV_QP_EX_WITH_SEND_WITH_IMM;
   constexpr std::uint64_t kWrites = IBV_QP_EX_WITH_RDMA_WRITE | IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM;
+  constexpr std::uint64_t kWindows = IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV;
   switch (type) {
     case qp::QpType::kUd: return kSends;
-    case qp::QpType::kUc: return kSends | kWrites;
+    case qp::QpType::kUc: return kSends | kWrites | kWindows;
     case qp::QpType::kRc:
       return kSends | kWrites | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |
-             IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_LOCAL_INV |
-             IBV_QP_EX_WITH_SEND_WITH_INV;
+             IBV_QP_EX_WITH_ATOMIC_FETCH_AND_ADD | IBV_QP_EX_WITH_SEND_WITH_INV |
+             IBV_QP_EX_WITH_ATOMIC_WRITE | kWithFlush | kWindows;
   }
   return 0;
 }
@@ -113,14 +115,19 @@ qp::SendRequest* SendBuilder::last() {
   return error_ ? nullptr : &requests_.back();
 }
 
-void SendBuilder::set_address(std::uint32_t address_handle, QpNum remote_qp,
-                              std::uint32_t remote_qkey) {
+void SendBuilder::set_address(const nic::Ah& address, QpNum remote_qp, std::uint32_t remote_qkey) {
   qp::SendRequest* const request = last();
   if (!request) return;
-  request->address_handle = address_handle;
+  request->address_handle = address.number;
+  request->address_pd = address.pd->id;
   request->remote_qp = remote_qp;
   request->remote_qkey = remote_qkey;
   payloads_.back().has_address = true;
+}
+
+void SendBuilder::set_shared_queue(std::uint32_t number) {
+  if (nic::config_of(qp_).xrc != qp::Xrc::kInitiator) return fail(EINVAL);
+  if (qp::SendRequest* const request = last()) request->shared_queue = number;
 }
 
 void SendBuilder::set_payload(std::size_t first, std::size_t count, bool is_inline) {

@@ -16,6 +16,12 @@
 
 namespace verbena::verbs {
 
+// IBV_QP_EX_WITH_FLUSH of newer headers.
+inline constexpr std::uint64_t kWithFlush = 1 << 11;
+
+// What an ATOMIC WRITE stores; a queue pair that is made for it takes so much inline.
+inline constexpr std::uint32_t kAtomicWriteBytes = 8;
+
 // The operations of ibv_qp_init_attr_ex::send_ops_flags that a type has.
 std::uint64_t supported_operations(qp::QpType type);
 
@@ -32,7 +38,8 @@ class SendBuilder {
   // fill in; null after a mistake.
   qp::SendRequest* begin(const ibv_qp_ex& face, queues::SendOpcode opcode, std::uint64_t operation);
   // All below: of the request that was begun last.
-  void set_address(std::uint32_t address_handle, QpNum remote_qp, std::uint32_t remote_qkey);
+  void set_address(const nic::Ah& address, QpNum remote_qp, std::uint32_t remote_qkey);
+  void set_shared_queue(std::uint32_t number);
   void set_sges(std::span<const Sge> sges);
   void set_inline(std::span<const ibv_data_buf> pieces);
   void fail(int error);

@@ -21,8 +21,6 @@ int completion_vectors() {
 // After the program's own, which may use verbs to the last. Nothing is taken down.
 [[gnu::destructor]] void leave() { nic::Nic::leave(); }
 
-int no_srq_number(ibv_srq*, std::uint32_t*) noexcept { return EOPNOTSUPP; }
-
 void fill_tables(verbs_context& table) {
   table.query_port = query_port;
   table.query_device_ex = query_device_ex;
@@ -37,12 +35,18 @@ void fill_tables(verbs_context& table) {
   table.create_cq_ex = create_cq_ex;
   table.create_srq_ex = create_srq_ex;
   table.create_qp_ex = create_qp_ex;
-  table.get_srq_num = no_srq_number;  // only SRQs of XRC have one
+  table.get_srq_num = get_srq_number;
+  table.open_xrcd = open_xrcd;
+  table.close_xrcd = close_xrcd;
+  table.open_qp = open_qp;
   ibv_context_ops& ops = table.context.ops;
   ops.post_send = post_send;
   ops.post_recv = post_receive;
   ops.post_srq_recv = post_shared_receive;
   ops.poll_cq = poll_cq;
+  ops.alloc_mw = alloc_mw;
+  ops.dealloc_mw = dealloc_mw;
+  ops.bind_mw = bind_mw;
   ops.req_notify_cq = request_notification;
 }
 
@@ -56,10 +60,10 @@ Result<ibv_context*, nic::Error> open(Device& device) {
   init_context(context->table, device.shell.device);
   fill_tables(context->table);
   context->table.context.async_fd = context->nic->async_events().fd();
-  // Programs that share objects between processes duplicate it and pass it on. Here nobody can make
-  // anything of it (ibv_import_device refuses), so it need not be one more descriptor.
+  // What ibv_import_device takes: it need not be one more descriptor.
   context->table.context.cmd_fd = context->table.context.async_fd;
   context->table.context.num_comp_vectors = completion_vectors();
+  shareables().contexts.add(*context);
   return &context.release()->table.context;
 }
 
@@ -69,6 +73,8 @@ void hold(Context& context) { context.holders.fetch_add(1, std::memory_order_rel
 
 void release(Context* context) {
   if (context->holders.fetch_sub(1, std::memory_order_acq_rel) != 1) return;
+  if (context->is_usable()) shareables().contexts.remove(*context);
+  if (context->owns_command_fd) close(context->table.context.cmd_fd);
   destroy_context(context->table);
   Device* const device = context->device;
   delete context;

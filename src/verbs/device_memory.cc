@@ -27,7 +27,8 @@ Result<ibv_dm*, nic::Error> alloc(Context& context, const ibv_alloc_dm_attr& wan
   dm->face.context = &context.table.context;
   dm->face.memcpy_to_dm = copy_to;
   dm->face.memcpy_from_dm = copy_from;
-  dm->face.handle = context.new_handle();
+  dm->face.handle = shareables().device_memory_handles.fetch_add(1);
+  shareables().device_memory.add(*dm);
   hold(context);
   return &dm.release()->face;
 }
@@ -48,6 +49,7 @@ Result<ibv_mr*, nic::Error> reg(Pd& pd, Dm& dm, std::uint64_t offset, std::size_
               .handle = key,
               .lkey = key,
               .rkey = key};
+  shareables().regions.add(*mr);
   return &mr.release()->face;
 }
 
@@ -61,7 +63,11 @@ int free_dm(ibv_dm* dm) noexcept {
   Dm* const ours = &own(dm);
   Context* const context = &own(dm->context);
   const bool is_inherited = verbs::is_inherited(dm);
-  return destroy_at_border(is_inherited, nic::free_dm(ours->nic), [&] {
+  if (ours->is_imported) return EINVAL;  // it is given back by ibv_unimport_dm
+  if (!is_inherited) shareables().device_memory.remove(*ours);
+  const auto done = nic::free_dm(ours->nic);
+  if (!done && !is_inherited) shareables().device_memory.add(*ours);
+  return destroy_at_border(is_inherited, done, [&] {
     delete ours;
     release(context);
   });

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Protection domains, thread domains and address handles (ibv_alloc_pd(3), ibv_alloc_td(3),
 // ibv_alloc_parent_domain(3), ibv_create_ah(3)).
+#include <fcntl.h>
+#include <sys/stat.h>
+
+#include "nic/xrc.h"
 #include "verbs/border.h"
 #include "verbs/objects.h"
 #include "verbs/translate.h"
@@ -14,6 +18,7 @@ Result<ibv_pd*, nic::Error> alloc_pd(Context& context) {
   if (!made) return refuse(made.error());
   pd->nic = *made;
   pd->face = {.context = &context.table.context, .handle = pd->nic->id.value};
+  shareables().domains.add(*pd);
   hold(context);
   return &pd.release()->face;
 }
@@ -49,6 +54,29 @@ Result<ibv_pd*, nic::Error> create_parent_domain(Context& context,
   return &pd.release()->face;
 }
 
+// A file makes it one with others of its inode.
+Result<ibv_xrcd*, nic::Error> create_xrcd(Context& context, const ibv_xrcd_init_attr& wanted) {
+  constexpr std::uint32_t kMasks = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+  if (wanted.comp_mask != kMasks || wanted.oflags & ~(O_CREAT | O_EXCL)) {
+    return refuse(nic::Error::kInvalid);
+  }
+  nic::XrcOpen how;
+  how.may_create = (wanted.oflags & O_CREAT) != 0 || wanted.fd < 0;
+  how.must_create = (wanted.oflags & O_EXCL) != 0;
+  if (wanted.fd >= 0) {
+    struct stat file = {};
+    if (fstat(wanted.fd, &file) != 0) return refuse(nic::Error::kInvalid);
+    how.file = nic::FileIdentity{file.st_dev, file.st_ino};
+  }
+  auto xrcd = std::make_unique<Xrcd>();
+  const auto made = nic::open_xrcd(*context.nic, how);
+  if (!made) return refuse(made.error());
+  xrcd->nic = *made;
+  xrcd->face = {.context = &context.table.context};
+  hold(context);
+  return &xrcd.release()->face;
+}
+
 Result<ibv_ah*, nic::Error> create_ah(Pd& pd, const ibv_ah_attr& attributes) {
   auto ah = std::make_unique<Ah>();
   const auto made = nic::create_ah(*pd.nic, path_from(attributes));
@@ -59,6 +87,19 @@ Result<ibv_ah*, nic::Error> create_ah(Pd& pd, const ibv_ah_attr& attributes) {
 }
 
 }  // namespace
+
+ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* wanted) noexcept {
+  return pointer_at_border([&] { return create_xrcd(own(context), *wanted); });
+}
+
+int close_xrcd(ibv_xrcd* xrcd) noexcept {
+  Xrcd* const ours = &own(xrcd);
+  Context* const context = &own(xrcd->context);
+  return destroy_at_border(is_inherited(xrcd), nic::close_xrcd(ours->nic), [&] {
+    delete ours;
+    release(context);
+  });
+}
 
 ibv_td* alloc_td(ibv_context* context, ibv_td_init_attr* wanted) noexcept {
   return pointer_at_border([&] { return create_td(own(context), *wanted); });
@@ -91,7 +132,13 @@ int ibv_dealloc_pd(ibv_pd* pd) {
   verbs::Pd* const ours = &verbs::own(pd);
   verbs::Context* const context = &verbs::own(pd->context);
   const bool is_inherited = verbs::is_inherited(pd);
-  return verbs::destroy_at_border(is_inherited, nic::dealloc_pd(ours->nic), [&] {
+  const bool is_listed = !is_inherited && !ours->nic->parent;
+  if (!is_inherited) verbs::free_abandoned();
+  // Nobody finds it any more, unless it stays.
+  if (is_listed) verbs::shareables().domains.remove(*ours);
+  const auto done = nic::dealloc_pd(ours->nic);
+  if (!done && is_listed) verbs::shareables().domains.add(*ours);
+  return verbs::destroy_at_border(is_inherited, done, [&] {
     if (ours->thread_domain) ours->thread_domain->dependents.fetch_sub(1);
     delete ours;
     verbs::release(context);

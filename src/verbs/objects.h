@@ -14,6 +14,7 @@
 #include "nic/objects.h"
 #include "queues/completion_queue.h"
 #include "verbs/abi/entry.h"
+#include "verbs/shareable.h"
 
 namespace verbena::verbs {
 
@@ -38,6 +39,8 @@ struct Context {
   Device* device = nullptr;
   std::atomic<std::uint32_t> holders{1};
   std::atomic<std::uint32_t> handles{0};
+  bool owns_command_fd = false;  // an imported one
+  Listed<Context> listed;
 
   bool is_usable() const { return nic->is_usable(); }
   std::uint32_t new_handle() { return handles.fetch_add(1, std::memory_order_relaxed); }
@@ -53,16 +56,28 @@ struct Pd {
   ibv_pd face;
   nic::Pd* nic = nullptr;
   Td* thread_domain = nullptr;  // of a parent domain
+  bool is_imported = false;
+  Listed<Pd> listed;  // neither of a parent domain nor of an imported one
 };
 
 struct Mr {
   ibv_mr face;
   nic::Mr* nic = nullptr;
+  bool is_imported = false;  // not its own
+  Listed<Mr> listed;
+};
+
+struct Mw {
+  ibv_mw face;
+  nic::Mw* nic = nullptr;
+  Mutex binding;  // type 1: each bind has the next key
 };
 
 struct Dm {
   ibv_dm face;
   nic::Dm* nic = nullptr;
+  bool is_imported = false;  // not its own
+  Listed<Dm> listed;
 };
 
 struct Ah {
@@ -93,10 +108,22 @@ struct Srq {
   nic::Srq* nic = nullptr;
 };
 
-struct Qp {
+struct Xrcd {
+  ibv_xrcd face;
+  nic::Xrcd* nic = nullptr;
+};
+
+struct QpFace {
   ibv_qp_ex face;
+  // What newer headers than ours have at this place: ibv_qp_ex::wr_flush.
+  void (*wr_flush)(ibv_qp_ex*, std::uint32_t key, std::uint64_t address, std::size_t length,
+                   std::uint8_t placement, std::uint8_t selectivity) = nullptr;
+};
+
+struct Qp : QpFace {
   nic::Qp* nic = nullptr;
   bool is_datagram = false;
+  bool is_xrc = false;
   std::unique_ptr<SendBuilder> builder;  // none: not made for ibv_wr_*
 
   ibv_qp* plain() { return &face.qp_base; }
@@ -110,12 +137,14 @@ inline Context& own(ibv_context* context) {
 inline Pd& own(ibv_pd* pd) { return *reinterpret_cast<Pd*>(pd); }
 inline Td& own(ibv_td* td) { return *reinterpret_cast<Td*>(td); }
 inline Mr& own(ibv_mr* mr) { return *reinterpret_cast<Mr*>(mr); }
+inline Mw& own(ibv_mw* mw) { return *reinterpret_cast<Mw*>(mw); }
 inline Dm& own(ibv_dm* dm) { return *reinterpret_cast<Dm*>(dm); }
 inline Ah& own(ibv_ah* ah) { return *reinterpret_cast<Ah*>(ah); }
 inline Channel& own(ibv_comp_channel* channel) { return *reinterpret_cast<Channel*>(channel); }
 inline Cq& own(ibv_cq* cq) { return *reinterpret_cast<Cq*>(cq); }
 inline Cq& own(ibv_cq_ex* cq) { return *reinterpret_cast<Cq*>(cq); }
 inline Srq& own(ibv_srq* srq) { return *reinterpret_cast<Srq*>(srq); }
+inline Xrcd& own(ibv_xrcd* xrcd) { return *reinterpret_cast<Xrcd*>(xrcd); }
 inline Qp& own(ibv_qp* qp) { return *reinterpret_cast<Qp*>(qp); }
 inline Qp& own(ibv_qp_ex* qp) { return *reinterpret_cast<Qp*>(qp); }
 
@@ -151,10 +180,13 @@ void release(Device* device);
 void hold(Context& context);
 void release(Context* context);
 
-// The data path, for ibv_context::ops.
+// For ibv_context::ops.
 int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) noexcept;
 int post_receive(ibv_qp* qp, ibv_recv_wr* first, ibv_recv_wr** bad) noexcept;
 int post_shared_receive(ibv_srq* srq, ibv_recv_wr* first, ibv_recv_wr** bad) noexcept;
+ibv_mw* alloc_mw(ibv_pd* pd, ibv_mw_type type) noexcept;
+int dealloc_mw(ibv_mw* mw) noexcept;
+int bind_mw(ibv_qp* qp, ibv_mw* mw, ibv_mw_bind* wanted) noexcept;
 int poll_cq(ibv_cq* cq, int room, ibv_wc* to) noexcept;
 int request_notification(ibv_cq* cq, int solicited_only) noexcept;
 
@@ -175,11 +207,15 @@ int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, std::uint32_t flags, ibv_
               std::uint32_t count) noexcept;
 ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* wanted) noexcept;
 ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* wanted) noexcept;
+ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* wanted) noexcept;
+ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* wanted) noexcept;
+int close_xrcd(ibv_xrcd* xrcd) noexcept;
+int get_srq_number(ibv_srq* srq, std::uint32_t* number) noexcept;
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* wanted) noexcept;
 
 // Puts the functions of ibv_start_poll and the readers into an extended completion queue.
 void set_readers(ibv_cq_ex& cq);
 // Puts the functions of ibv_wr_start and its company into an extended queue pair.
-void set_builders(ibv_qp_ex& qp);
+void set_builders(Qp& qp);
 
 }  // namespace verbena::verbs

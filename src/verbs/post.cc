@@ -32,12 +32,15 @@ constexpr auto kOpcodes = [] {
   define(IBV_WR_ATOMIC_CMP_AND_SWP, SendOpcode::kCompareSwap);
   define(IBV_WR_ATOMIC_FETCH_AND_ADD, SendOpcode::kFetchAdd);
   define(IBV_WR_LOCAL_INV, SendOpcode::kLocalInvalidate);
+  define(IBV_WR_BIND_MW, SendOpcode::kBindWindow);
+  define(IBV_WR_ATOMIC_WRITE, SendOpcode::kAtomicWrite);
   return table;
 }();
 
 void take_target(const Qp& qp, const ibv_send_wr& from, SendRequest& to) {
   if (qp.is_datagram) {
     to.address_handle = own(from.wr.ud.ah).nic->number;
+    to.address_pd = own(from.wr.ud.ah).nic->pd->id;
     to.remote_qp = {from.wr.ud.remote_qpn};
     to.remote_qkey = from.wr.ud.remote_qkey;
   } else if (to.opcode == SendOpcode::kCompareSwap || to.opcode == SendOpcode::kFetchAdd) {
@@ -62,8 +65,15 @@ bool translate(const Qp& qp, const ibv_send_wr& from, SendRequest& to) {
   to.opcode = *opcode;
   to.flags = flags_from(from.send_flags);
   to.immediate = from.imm_data;  // or the key to invalidate, which lies in the same place
+  // Only type 2 is bound by work requests (11.4.1.1).
+  if (to.opcode == SendOpcode::kBindWindow) {
+    const ibv_mw* const window = from.bind_mw.mw;
+    return !qp.is_datagram && window && window->type == IBV_MW_TYPE_2 &&
+           take_binding(*window, from.bind_mw.rkey, from.bind_mw.bind_info, to);
+  }
   to.sges = sges_from(from.sg_list, static_cast<std::size_t>(from.num_sge));
   take_target(qp, from, to);
+  if (qp.is_xrc) to.shared_queue = from.qp_type.xrc.remote_srqn;
   return true;
 }
 

@@ -10,6 +10,7 @@
 #include <span>
 
 #include "base/types.h"
+#include "qp/queue_pair.h"
 #include "queues/work_queue.h"
 #include "verbs/abi/entry.h"
 
@@ -32,8 +33,12 @@ constexpr std::uint8_t flags_from(unsigned flags) {
                                    (flags & IBV_SEND_INLINE ? queues::kInline : 0));
 }
 
-// Nothing for opcodes that are not ours (binding a window, segmentation offload, atomic write) or
-// nobody's.
+// Nothing for opcodes that are not ours (segmentation offload) or nobody's.
 std::optional<queues::SendOpcode> opcode_from(const ibv_wr_opcode& opcode);
+
+// A window's binding as a work request has it; false when it cannot be one: of another window's
+// key, or to no region. Whether it may be is found out when it is its turn.
+bool take_binding(const ibv_mw& window, std::uint32_t key, const ibv_mw_bind_info& wanted,
+                  qp::SendRequest& to);
 
 }  // namespace verbena::verbs

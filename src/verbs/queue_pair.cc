@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: MIT
 // Queue pairs (ibv_create_qp(3), ibv_create_qp_ex(3), ibv_modify_qp(3), ibv_query_qp(3),
 // ibv_attach_mcast(3)).
+#include <algorithm>
 #include <cstring>
 
+#include "nic/xrc.h"
 #include "verbs/border.h"
 #include "verbs/builder.h"
 #include "verbs/objects.h"
@@ -31,41 +33,51 @@ Result<nic::QpRequest, nic::Error> request_from(const Context& context,
                                                 const ibv_qp_init_attr& wanted) {
   const auto type = type_from(wanted.qp_type);
   if (!type) return refuse(nic::Error::kNotSupported);
-  if (!wanted.send_cq || !wanted.recv_cq) return refuse(nic::Error::kInvalid);
+  const qp::Xrc xrc = xrc_from(wanted.qp_type);
+  const bool has_queues = wanted.send_cq && (wanted.recv_cq || xrc == qp::Xrc::kInitiator);
+  if (!has_queues || xrc == qp::Xrc::kTarget) return refuse(nic::Error::kInvalid);
+  // Its messages take receives of the target's domain.
+  if (xrc != qp::Xrc::kNo && wanted.srq) return refuse(nic::Error::kInvalid);
   if (!is_within(wanted.cap, context.nic->device().limits)) return refuse(nic::Error::kInvalid);
   nic::QpRequest request;
   request.type = *type;
   request.send_cq = own(wanted.send_cq).nic;
-  request.receive_cq = own(wanted.recv_cq).nic;
+  request.xrc = xrc;
+  request.receive_cq = wanted.recv_cq ? own(wanted.recv_cq).nic : request.send_cq;
   request.srq = wanted.srq ? own(wanted.srq).nic : nullptr;
   request.signal_all = wanted.sq_sig_all != 0;
   request.send_depth = wanted.cap.max_send_wr;
   request.send_sge_max = wanted.cap.max_send_sge;
-  request.inline_max = wanted.cap.max_inline_data;
+  // What there is room for: rdma_xclient asks for none and sends 16 bytes, as adapters let it.
+  request.inline_max =
+      std::min(queues::SendQueue::inline_room(wanted.cap.max_send_sge, wanted.cap.max_inline_data),
+               context.nic->device().limits.inline_bytes);
   // A queue pair on a shared receive queue has none of its own.
-  request.receive_depth = wanted.srq ? 0 : wanted.cap.max_recv_wr;
-  request.receive_sge_max = wanted.srq ? 0 : wanted.cap.max_recv_sge;
+  const bool has_receives = !wanted.srq && xrc == qp::Xrc::kNo;
+  request.receive_depth = has_receives ? wanted.cap.max_recv_wr : 0;
+  request.receive_sge_max = has_receives ? wanted.cap.max_recv_sge : 0;
   return request;
 }
 
 // Takes the NIC's queue pair along when the border's part cannot be finished.
 struct Undo {
   void operator()(Qp* qp) const {
-    if (qp->nic) static_cast<void>(nic::destroy_qp(qp->nic));
+    if (qp->nic) static_cast<void>(nic::destroy_qp(qp->nic, qp));
     delete qp;
   }
 };
 using UnfinishedQp = std::unique_ptr<Qp, Undo>;
 
-void fill_face(Qp& qp, Pd& pd, const ibv_qp_init_attr& wanted) {
+// `pd`: none for an XRC target.
+void fill_face(Qp& qp, ibv_context* context, ibv_pd* pd, const ibv_qp_init_attr& wanted) {
   ibv_qp& face = qp.face.qp_base;
-  face.context = pd.face.context;
+  face.context = context;
   face.qp_context = wanted.qp_context;
-  face.pd = &pd.face;
+  face.pd = pd;
   face.send_cq = wanted.send_cq;
   face.recv_cq = wanted.recv_cq;
   face.srq = wanted.srq;
-  face.handle = own(pd.face.context).new_handle();
+  face.handle = own(context).new_handle();
   face.qp_num = nic::number_of(*qp.nic).value;
   face.state = IBV_QPS_RESET;
   face.qp_type = wanted.qp_type;
@@ -78,11 +90,12 @@ Result<UnfinishedQp, nic::Error> create(Pd& pd, ibv_qp_init_attr& wanted) {
   UnfinishedQp qp(new Qp);
   qp->face = {};
   qp->is_datagram = request->type == qp::QpType::kUd;
+  qp->is_xrc = request->xrc != qp::Xrc::kNo;
   request->cookie = qp.get();
   const auto made = nic::create_qp(*pd.nic, *request);
   if (!made) return refuse(made.error());
   qp->nic = *made;
-  fill_face(*qp, pd, wanted);
+  fill_face(*qp, pd.face.context, &pd.face, wanted);
   wanted.cap = capabilities_of(nic::config_of(*qp->nic));
   return qp;
 }
@@ -90,12 +103,19 @@ Result<UnfinishedQp, nic::Error> create(Pd& pd, ibv_qp_init_attr& wanted) {
 // What can be refused without a queue pair.
 Result<void, nic::Error> check(const ibv_qp_init_attr_ex& wanted) {
   constexpr std::uint32_t kKnown = (IBV_QP_INIT_ATTR_SEND_OPS_FLAGS << 1) - 1;
-  constexpr std::uint32_t kOurs =
-      IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  constexpr std::uint32_t kOurs = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
+                                  IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   if (wanted.comp_mask & ~kKnown) return refuse(nic::Error::kInvalid);
   const auto type = type_from(wanted.qp_type);
   if (!type || wanted.comp_mask & ~kOurs) return refuse(nic::Error::kNotSupported);
-  if (!(wanted.comp_mask & IBV_QP_INIT_ATTR_PD) || !wanted.pd) return refuse(nic::Error::kInvalid);
+  const bool is_target = xrc_from(wanted.qp_type) == qp::Xrc::kTarget;
+  if (is_target) {
+    if (!(wanted.comp_mask & IBV_QP_INIT_ATTR_XRCD) || !wanted.xrcd)
+      return refuse(nic::Error::kInvalid);
+  } else if (wanted.comp_mask & IBV_QP_INIT_ATTR_XRCD) {
+    return refuse(nic::Error::kInvalid);
+  } else if (!(wanted.comp_mask & IBV_QP_INIT_ATTR_PD) || !wanted.pd)
+    return refuse(nic::Error::kInvalid);
   if (wanted.comp_mask & IBV_QP_INIT_ATTR_CREATE_FLAGS && wanted.create_flags != 0) {
     return refuse(nic::Error::kNotSupported);
   }
@@ -106,14 +126,60 @@ Result<void, nic::Error> check(const ibv_qp_init_attr_ex& wanted) {
   return {};
 }
 
+// Everything that is posted or completes there belongs to shared receive queues.
+Result<ibv_qp*, nic::Error> create_target(ibv_qp_init_attr_ex& wanted) {
+  if (wanted.srq) return refuse(nic::Error::kInvalid);
+  ibv_context* const context = wanted.xrcd->context;
+  UnfinishedQp qp(new Qp);
+  qp->face = {};
+  qp->is_xrc = true;
+  const auto made = nic::create_target(*own(wanted.xrcd).nic, qp.get());
+  if (!made) return refuse(made.error());
+  qp->nic = *made;
+  auto& old = reinterpret_cast<ibv_qp_init_attr&>(wanted);
+  fill_face(*qp, context, nullptr, old);
+  qp->plain()->send_cq = qp->plain()->recv_cq = nullptr;
+  wanted.cap = {};
+  return qp.release()->plain();
+}
+
+Result<ibv_qp*, nic::Error> open_target(Context& context, const ibv_qp_open_attr& wanted) {
+  constexpr std::uint32_t kNeeded =
+      IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
+  constexpr std::uint32_t kKnown = kNeeded | IBV_QP_OPEN_ATTR_CONTEXT;
+  if (wanted.comp_mask & ~kKnown || (wanted.comp_mask & kNeeded) != kNeeded || !wanted.xrcd ||
+      wanted.qp_type != IBV_QPT_XRC_RECV) {
+    return refuse(nic::Error::kInvalid);
+  }
+  if (wanted.xrcd->context != &context.table.context) return refuse(nic::Error::kInvalid);
+  UnfinishedQp qp(new Qp);
+  qp->face = {};
+  qp->is_xrc = true;
+  const auto found = nic::open_target(*own(wanted.xrcd).nic, {wanted.qp_num}, qp.get());
+  if (!found) return refuse(found.error());
+  qp->nic = *found;
+  ibv_qp_init_attr initial = {};
+  initial.qp_type = IBV_QPT_XRC_RECV;
+  if (wanted.comp_mask & IBV_QP_OPEN_ATTR_CONTEXT) initial.qp_context = wanted.qp_context;
+  fill_face(*qp, &context.table.context, nullptr, initial);
+  if (const auto now = nic::query_qp(*qp->nic))
+    qp->plain()->state = static_cast<ibv_qp_state>(now->attributes.state);
+  return qp.release()->plain();
+}
+
 Result<ibv_qp*, nic::Error> create_extended(ibv_qp_init_attr_ex& wanted) {
   if (const auto fits = check(wanted); !fits) return refuse(fits.error());
+  if (xrc_from(wanted.qp_type) == qp::Xrc::kTarget) return create_target(wanted);
+  const bool has_operations = wanted.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+  if (has_operations && wanted.send_ops_flags & IBV_QP_EX_WITH_ATOMIC_WRITE) {
+    wanted.cap.max_inline_data = std::max(wanted.cap.max_inline_data, kAtomicWriteBytes);
+  }
   auto made = create(own(wanted.pd), reinterpret_cast<ibv_qp_init_attr&>(wanted));
   if (!made) return refuse(made.error());
   Qp& qp = **made;
-  if (wanted.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
+  if (has_operations) {
     qp.builder = std::make_unique<SendBuilder>(*qp.nic, wanted.send_ops_flags);
-    set_builders(qp.face);
+    set_builders(qp);
   }
   return made->release()->plain();
 }
@@ -163,6 +229,10 @@ void dispose(Qp* qp, bool is_inherited) {
 
 }  // namespace
 
+ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* wanted) noexcept {
+  return pointer_at_border([&] { return open_target(own(context), *wanted); });
+}
+
 ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* wanted) noexcept {
   return pointer_at_border([&] { return create_extended(*wanted); });
 }
@@ -190,7 +260,7 @@ int ibv_query_qp(ibv_qp* qp, ibv_qp_attr* attributes, int, ibv_qp_init_attr* ini
 int ibv_destroy_qp(ibv_qp* qp) {
   verbs::Qp* const ours = &verbs::own(qp);
   const bool is_inherited = verbs::is_inherited(qp);
-  return verbs::destroy_at_border(is_inherited, nic::destroy_qp(ours->nic),
+  return verbs::destroy_at_border(is_inherited, nic::destroy_qp(ours->nic, ours),
                                   [&] { verbs::dispose(ours, is_inherited); });
 }
 

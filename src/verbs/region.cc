@@ -29,6 +29,7 @@ Result<ibv_mr*, nic::Error> reg_mr(Pd& pd, void* address, std::size_t length, st
   mr->face.context = pd.face.context;
   mr->face.pd = &pd.face;
   show(*mr);
+  shareables().regions.add(*mr);
   return &mr.release()->face;
 }
 
@@ -52,7 +53,7 @@ bool makes_sense(const RegionChange& change) {
 }
 
 Result<void, nic::Error> rereg_mr(Mr& mr, const RegionChange& change) {
-  if (!makes_sense(change)) return refuse(nic::Error::kInvalid);
+  if (mr.is_imported || !makes_sense(change)) return refuse(nic::Error::kInvalid);
   const auto access = static_cast<std::uint32_t>(change.access);
   nic::Rereg wanted;
   if (change.changes(IBV_REREG_MR_CHANGE_TRANSLATION)) {
@@ -117,5 +118,9 @@ int ibv_rereg_mr(ibv_mr* mr, int flags, ibv_pd* pd, void* addr, std::size_t leng
 int ibv_dereg_mr(ibv_mr* mr) {
   verbs::Mr* const ours = &verbs::own(mr);
   const bool is_inherited = verbs::is_inherited(mr);
-  return verbs::destroy_at_border(is_inherited, nic::dereg_mr(ours->nic), [&] { delete ours; });
+  if (ours->is_imported) return EINVAL;  // it is given back by ibv_unimport_mr
+  if (!is_inherited) verbs::shareables().regions.remove(*ours);
+  const auto done = nic::dereg_mr(ours->nic);
+  if (!done && !is_inherited) verbs::shareables().regions.add(*ours);
+  return verbs::destroy_at_border(is_inherited, done, [&] { delete ours; });
 }

@@ -1,12 +1,20 @@
 // SPDX-License-Identifier: MIT
 // Shared receive queues (ibv_create_srq(3), ibv_modify_srq(3)).
+#include "nic/xrc.h"
 #include "verbs/border.h"
 #include "verbs/objects.h"
 
 namespace verbena::verbs {
 namespace {
 
-Result<ibv_srq*, nic::Error> create(Pd& pd, void* srq_context, ibv_srq_attr& attributes) {
+// Of an XRC domain: `xrcd` and `cq`.
+struct Extended {
+  ibv_xrcd* xrcd = nullptr;
+  ibv_cq* cq = nullptr;
+};
+
+Result<ibv_srq*, nic::Error> create(Pd& pd, void* srq_context, ibv_srq_attr& attributes,
+                                    const Extended& extended = {}) {
   const nic::Limits& limits = own(pd.face.context).nic->device().limits;
   if (attributes.max_wr == 0 || attributes.max_wr > limits.work_requests ||
       attributes.max_sge > limits.sges) {
@@ -15,6 +23,13 @@ Result<ibv_srq*, nic::Error> create(Pd& pd, void* srq_context, ibv_srq_attr& att
   auto srq = std::make_unique<Srq>();
   srq->face = {};
   const auto made = nic::create_srq(*pd.nic, attributes.max_wr, attributes.max_sge, srq.get());
+  if (made && extended.xrcd) {
+    const auto joined = nic::join_domain(**made, *own(extended.xrcd).nic, *own(extended.cq).nic);
+    if (!joined) {
+      static_cast<void>(nic::destroy_srq(*made));
+      return refuse(joined.error());
+    }
+  }
   if (!made) return refuse(made.error());
   srq->nic = *made;
   srq->face.context = pd.face.context;
@@ -32,6 +47,12 @@ Result<ibv_srq*, nic::Error> create_extended(ibv_srq_init_attr_ex& wanted) {
   const std::uint32_t mask = wanted.comp_mask;
   if (mask & ~kMasks || !(mask & IBV_SRQ_INIT_ATTR_PD)) return refuse(nic::Error::kInvalid);
   const ibv_srq_type type = mask & IBV_SRQ_INIT_ATTR_TYPE ? wanted.srq_type : IBV_SRQT_BASIC;
+  if (type == IBV_SRQT_XRC) {
+    constexpr std::uint32_t kNeeded = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+    if ((mask & kNeeded) != kNeeded || !wanted.xrcd || !wanted.cq)
+      return refuse(nic::Error::kInvalid);
+    return create(own(wanted.pd), wanted.srq_context, wanted.attr, {wanted.xrcd, wanted.cq});
+  }
   if (type != IBV_SRQT_BASIC) return refuse(nic::Error::kNotSupported);
   return create(own(wanted.pd), wanted.srq_context, wanted.attr);
 }
@@ -63,6 +84,13 @@ void dispose(Srq* srq, bool is_inherited) {
 
 ibv_srq* create_srq_ex(ibv_context*, ibv_srq_init_attr_ex* wanted) noexcept {
   return pointer_at_border([&] { return create_extended(*wanted); });
+}
+
+int get_srq_number(ibv_srq* srq, std::uint32_t* number) noexcept {
+  if (is_inherited(srq)) return EIO;
+  if (!own(srq).nic->xrcd) return EOPNOTSUPP;  // only those of XRC have one
+  *number = own(srq).nic->number.value;
+  return 0;
 }
 
 }  // namespace verbena::verbs

@@ -158,10 +158,20 @@ ibv_qp_cap capabilities_of(const qp::QpConfig& config) {
 
 std::optional<qp::QpType> type_from(ibv_qp_type type) {
   switch (number(type)) {
+    case IBV_QPT_XRC_SEND:
+    case IBV_QPT_XRC_RECV:
     case IBV_QPT_RC: return qp::QpType::kRc;
     case IBV_QPT_UC: return qp::QpType::kUc;
     case IBV_QPT_UD: return qp::QpType::kUd;
     default: return std::nullopt;
+  }
+}
+
+qp::Xrc xrc_from(ibv_qp_type type) {
+  switch (number(type)) {
+    case IBV_QPT_XRC_SEND: return qp::Xrc::kInitiator;
+    case IBV_QPT_XRC_RECV: return qp::Xrc::kTarget;
+    default: return qp::Xrc::kNo;
   }
 }
 

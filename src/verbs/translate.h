@@ -25,5 +25,6 @@ ibv_qp_cap capabilities_of(const qp::QpConfig& config);
 
 // Nothing when it is not one of ours.
 std::optional<qp::QpType> type_from(ibv_qp_type type);
+qp::Xrc xrc_from(ibv_qp_type type);
 
 }  // namespace verbena::verbs

@@ -227,11 +227,6 @@ TEST_F(Context, WhatNobodyCanDoIsRefused) {
   EXPECT_EQ(ibv_set_ece(nullptr, &ece), EOPNOTSUPP);
   EXPECT_EQ(ibv_query_ece(nullptr, &ece), EOPNOTSUPP);
   EXPECT_EQ(ece.vendor_id, 0U);
-  errno = 0;
-  EXPECT_EQ(ibv_import_device(0), nullptr);
-  EXPECT_EQ(errno, EOPNOTSUPP);
-  EXPECT_EQ(ibv_import_pd(context, 1), nullptr);
-  EXPECT_EQ(ibv_import_dm(context, 1), nullptr);
   EXPECT_EQ(ibv_fork_init(), 0);
   EXPECT_EQ(ibv_is_fork_initialized(), IBV_FORK_UNNEEDED);
   EXPECT_EQ(ibv_dontfork_range(this, 1) | ibv_dofork_range(this, 1), 0);

@@ -165,6 +165,14 @@ int ibv_destroy_qp(ibv_qp*) { return EOPNOTSUPP; }
 ibv_qp_ex* ibv_qp_to_qp_ex(ibv_qp*) { return nullptr; }
 int ibv_query_qp_data_in_order(ibv_qp*, ibv_wr_opcode, std::uint32_t) { return 0; }
 
+ibv_context* ibv_import_device(int) { return nothing<ibv_context>(); }
+ibv_pd* ibv_import_pd(ibv_context*, std::uint32_t) { return nothing<ibv_pd>(); }
+void ibv_unimport_pd(ibv_pd*) {}
+ibv_mr* ibv_import_mr(ibv_pd*, std::uint32_t) { return nothing<ibv_mr>(); }
+void ibv_unimport_mr(ibv_mr*) {}
+ibv_dm* ibv_import_dm(ibv_context*, std::uint32_t) { return nothing<ibv_dm>(); }
+void ibv_unimport_dm(ibv_dm*) {}
+
 // The handle tells what it was made of: the index of our own GID.
 ibv_ah* ibv_create_ah(ibv_pd* pd, ibv_ah_attr* attributes) {
   return new ibv_ah{pd->context, pd, attributes->grh.sgid_index};

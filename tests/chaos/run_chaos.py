@@ -336,8 +336,9 @@ class Chaos:
         """Few are left: what they hold must be little, whatever happened before."""
         most = {
             # Files of each process that are mapped, of itself, too: the page, the published
-            # tables, adopted memory (two) and the ways of datagrams (two).
-            "shared": 6 * len(staying),
+            # tables, adopted memory (two), the ways of datagrams (two), and those that have room
+            # for the next connections (two).
+            "shared": 8 * len(staying),
             "threads": 3,
         }
 

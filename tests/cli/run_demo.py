@@ -80,12 +80,17 @@ def wrong_input(verbena, scratch):
         result = verbena("demo", what)
         verbena.check(f"{what} is refused", result.returncode == 1 and str(what) in result.stderr,
                       result)
+    result = verbena("demo", "--listen", "--connect", "localhost")
+    verbena.check("not both ends", result.returncode == 2, result)
+    result = verbena("demo", "--connect", "127.0.0.1", "--port", "1")
+    verbena.check("nobody listens, and that is said",
+                  result.returncode == 1 and "REJECTED" in result.stderr, result)
     result = verbena("demo", "one", "two")
     verbena.check("one file only", result.returncode == 2, result)
     pair = str(verbena.build / "bin/verbena-write-to-client")
-    for words in ([], ["neither"], ["client"], ["server", "-p", "99999"], ["server", "-x", "9x"],
-                  ["server", "-d", "none"], ["client", "-p", "1", "127.0.0.1"],
-                  ["server", "-x", "250"], ["server", str(scratch)], ["server", "-w", "x"]):
+    for words in ([], ["neither"], ["client"], ["server", "-p", "99999"],
+                  ["server", "-b", "203.0.113.1"], ["client", "-p", "1", "127.0.0.1"],
+                  ["server", str(scratch)], ["server", "-w", "x"]):
         result = verbena("run", pair, *words)
         verbena.check(f"{words} is refused", result.returncode in (1, 2) and result.stderr, result)
 

@@ -23,6 +23,7 @@ MODES = {
 }
 MODE_VARIABLES = ("VERBENA_PATH", "VERBENA_ADOPT")
 LISTENING = "0A"  # the state in /proc/net/tcp
+PORT_SPACES = {"tcp": 0x0106, "udp": 0x0111, "ib": 0x13F}  # of rdma_cm
 
 
 def add_mode(parser, several=True):
@@ -81,6 +82,13 @@ def is_listening(port):
                     if int(fields[1].rsplit(":", 1)[1], 16) == port:
                         return True
     return False
+
+
+def is_served(space, port):
+    """Whether a process of ours listens for rdma_cm there: `tcp`, `udp` or `ib`."""
+    service = f"@verbena/port/{PORT_SPACES[space] << 16 | port:016x}/"
+    with open("/proc/net/unix", encoding="ascii", errors="replace") as lines:
+        return any(re.search(re.escape(service) + r"\w+/\d+$", line) for line in lines)
 
 
 def die_with_parent():

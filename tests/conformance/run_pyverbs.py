@@ -21,6 +21,7 @@ import sys
 import tempfile
 
 sys.dont_write_bytecode = True
+import conformance_page  # noqa: E402
 import library  # noqa: E402
 
 SUITE = pathlib.Path("/usr/share/doc/rdma-core/tests")
@@ -28,7 +29,7 @@ PYTHON = "/usr/bin/python3"  # the one that the package is for
 RUNNER = pathlib.Path(__file__).resolve().parent / "pyverbs_process.py"
 SECONDS_A_TEST = 60
 # Raise it when more pass: fewer is a failure.
-EXPECTED_PASSES = 114
+EXPECTED_PASSES = 142
 
 
 def unpack(folder):
@@ -42,6 +43,22 @@ def unpack(folder):
         elif path.is_file():
             shutil.copy(path, tests)
     return tests
+
+
+def under_verbena_run(variables):
+    """What `verbena run` adds: rdma_cm's tests look for the network interface of the device in
+    /sys.
+    """
+    folder = pathlib.Path(variables["LD_LIBRARY_PATH"])
+    printed = subprocess.run(
+        [folder.parent / "bin" / "verbena", "run", "--", "/usr/bin/env", "-0"],
+        env=variables,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+    return dict(line.split("=", 1) for line in printed.split("\0") if "=" in line)
 
 
 class Suite:
@@ -112,39 +129,75 @@ def summary(skips):
 
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--library", default=os.environ.get("VERBENA_LIBRARY"))
+    parser.add_argument("--library", dest="folder", default=os.environ.get("VERBENA_LIBRARY"))
     parser.add_argument("--device", help="default: the first one")
     parser.add_argument("--gid", default="0")
     library.add_mode(parser)
     parser.add_argument("--only", metavar="REGEX", help="run only the tests whose name matches")
+    parser.add_argument(
+        "--write-page", action="store_true", help="write what was found into docs/conformance.md"
+    )
     options = parser.parse_args()
-    if not options.library:
+    if not options.folder:
         parser.error("--library or VERBENA_LIBRARY is needed")
     if not SUITE.is_dir():
         sys.exit(f"{SUITE} is not there: run scripts/setup test (package python3-pyverbs)")
     report = library.Report(options.only)
+    found = conformance_page.Page()
     for mode in library.modes(options.mode):
         before = report.passed
-        run_all(report, options, library.environment(options.library, mode))
+        variables = library.environment(options.folder, mode)
+        run_all(report, options, under_verbena_run(variables), (found, mode or mode_of(variables)))
         passed = report.passed - before
         if not options.only and passed < EXPECTED_PASSES:
             report.failed.append(f"only {passed} of {EXPECTED_PASSES} pass")
+    if not options.only:
+        hold_against_page(report, options, found)
     return report.close()
 
 
-def run_all(report, options, variables):
+def mode_of(variables):
+    """That the environment asks for."""
+    if variables.get("VERBENA_PATH") in ("wire", "ring"):
+        return variables["VERBENA_PATH"]
+    return "never" if variables.get("VERBENA_ADOPT") == "never" else "auto"
+
+
+def hold_against_page(report, options, found):
+    page = conformance_page.Page.read()
+    modes = {mode for cells in found.cells.values() for mode in cells}
+    if not options.write_page:
+        for mode in sorted(modes):
+            report.failed += page.differences(mode, found)
+        return
+    if report.failed:
+        return  # what fails is not to be written down
+    for name, cells in found.cells.items():
+        page.cells.setdefault(name, {}).update(cells)
+    page.cells = {name: cells for name, cells in page.cells.items() if name in found.cells}
+    page.vendors = found.vendors
+    query = ["dpkg-query", "-W", "-f", "${Version}", "python3-pyverbs"]
+    page.version = subprocess.run(query, capture_output=True, text=True, check=True).stdout
+    page.write()
+
+
+def run_all(report, options, variables, page_and_mode):
+    page, mode = page_and_mode
     device = options.device or library.devices(variables)[0]
     skips = collections.defaultdict(list)
     with tempfile.TemporaryDirectory() as folder:
         tests = unpack(pathlib.Path(folder))
         suite = Suite(tests, ["--dev", device, "--gid", options.gid], variables)
         names = [name for name in suite.names() if report.wants(name)]
+        page.vendors = sum(not conformance_page.is_generic(name) for name in names)
         for name, outcome, text in suite.run(names):
             if outcome == "skip":
                 skips[text].append(name)
+                page.note(mode, name, text)
                 report.skipped += 1
             elif outcome == "ok":
                 report.passed += 1
+                page.note(mode, name, None)
                 print(f"ok   {name}", flush=True)
             else:
                 report.failed.append(name)

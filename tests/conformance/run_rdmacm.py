@@ -19,17 +19,9 @@ import library  # noqa: E402
 import run_pyverbs as pyverbs  # noqa: E402
 
 SECONDS = 60
+SILENCE = 20  # far less than a client waits for an answer that it was told to wait for
+GROWTH_KIB = 4096  # that thousands of connections may leave; the heap is never quite the same
 HOST = "127.0.0.1"
-NAMES = "/proc/net/unix"
-PORT_SPACES = {"tcp": 0x0106, "udp": 0x0111}
-
-
-def is_served(space, port):
-    """Whether some process listens for rdma_cm there."""
-    service = f"@verbena/port/{PORT_SPACES[space] << 16 | port:016x}/"
-    with open(NAMES, encoding="ascii", errors="replace") as lines:
-        return any(re.search(re.escape(service) + r"\w+/\d+$", line) for line in lines)
-
 
 # Server, client (`{host}` is where), port space, port, and what the client must print.
 PAIRS = [
@@ -43,6 +35,8 @@ PAIRS = [
     ("udaddy", "udaddy -s {host}", "udp", 7174, "return status 0"),
     ("udaddy -c 5 -C 20", "udaddy -s {host} -c 5 -C 20", "udp", 7174, "return status 0"),
     ("rdma_server", "rdma_client -s {host}", "tcp", 7471, "end 0"),
+    ("rdma_xserver -p 7472", "rdma_xclient -s {host} -p 7472", "tcp", 7472, "end 0"),
+    ("rdma_xserver -p 7472 -c x", "rdma_xclient -s {host} -p 7472 -c x", "ib", 7472, "end 0"),
     ("ib_write_bw -R -n 200 -p 18515", "ib_write_bw -R -n 200 -p 18515 {host}", "tcp", 18515,
      "BW average"),
     ("ib_send_bw -R -n 200", "ib_send_bw -R -n 200 {host}", "tcp", 18515, "BW average"),
@@ -56,12 +50,12 @@ ENDLESS = ("cmtime -c 100", "cmtime -s {host} -c 100", "tcp", 7471, "disconnect"
 def run_pair(variables, case, is_endless=False):
     server_words, client_words, space, port, expected = case
     # The kernel takes the names of who went before back a moment after that.
-    library.wait_for(lambda: not is_served(space, port), SECONDS)
+    library.wait_for(lambda: not library.is_served(space, port), SECONDS)
     server = library.Program(server_words.split(), variables)
     client = None
     try:
         ready = library.wait_for(
-            lambda: is_served(space, port) or server.process.poll() is not None, SECONDS
+            lambda: library.is_served(space, port) or server.process.poll() is not None, SECONDS
         )
         if not ready or server.process.poll() is not None:
             raise library.Failure("the server does not listen\n" + server.output())
@@ -94,7 +88,7 @@ def run_alone(variables, words, expected, seconds):
 def run_port_taken(variables):
     first = library.Program(["rping", "-s"], variables)
     try:
-        if not library.wait_for(lambda: is_served("tcp", 7174), SECONDS):
+        if not library.wait_for(lambda: library.is_served("tcp", 7174), SECONDS):
             raise library.Failure("the server does not listen\n" + first.output())
         run_alone(variables, "rping -s", "rdma_bind_addr: ", SECONDS)
         run_alone(variables, f"rping -s -a {HOST}", "rdma_bind_addr: ", SECONDS)
@@ -109,7 +103,7 @@ def run_dying_server(variables):
     server = library.Program(["rping", "-s", "-P"], variables)
     client = None
     try:
-        library.wait_for(lambda: is_served("tcp", 7174), SECONDS)
+        library.wait_for(lambda: library.is_served("tcp", 7174), SECONDS)
         client = library.Program(["rping", "-c", "-a", HOST, "-v"], variables)
         if not library.wait_for(lambda: "rdma-ping-100:" in client.output(), SECONDS):
             raise library.Failure("no connection\n" + library.told(client, server))
@@ -120,6 +114,51 @@ def run_dying_server(variables):
         for program in (server, client):
             if program:
                 program.kill()
+
+
+def run_silent_server(variables, program):
+    """A server that took the request, does not answer and is killed: its client hears of it, and
+    not only when it would have given up, which takes minutes."""
+    server = library.Program([program, "7602"], variables)
+    client = None
+    try:
+        library.wait_for(lambda: library.is_served("tcp", 7602), SECONDS)
+        client = library.Program(["rping", "-c", "-a", HOST, "-p", "7602", "-C", "1"], variables)
+        if not library.wait_for(lambda: "asked" in server.output(), SECONDS):
+            raise library.Failure("no request\n" + library.told(client, server))
+        time.sleep(0.5)  # until the client has asked again, and was told to wait
+        if client.process.poll() is not None:
+            raise library.Failure("the client did not wait\n" + client.output())
+        server.kill()
+        library.wait_for(lambda: client.process.poll() is not None, SILENCE)
+        if "RDMA_CM_EVENT_REJECTED" not in client.output():
+            raise library.Failure("the client heard nothing\n" + client.output())
+    finally:
+        for one in (server, client):
+            if one:
+                one.kill()
+
+
+def run_churn(variables, program):
+    """What both ends hold after some thousand connections, with all that they remember of those, is
+    what they hold after some thousand more. VERBENA_TEST_MODE=long makes a million."""
+    is_long = os.environ.get("VERBENA_TEST_MODE") == "long"
+    by_wire = variables.get("VERBENA_PATH") == "wire"
+    connections = 333_334 if is_long else 2_000 if by_wire else 10_000
+    done = subprocess.run(
+        [program, str(connections), "3", "7601"], env=variables, capture_output=True, text=True,
+        timeout=3600 if is_long else 3 * SECONDS, check=False)
+    shown = re.findall(r"^(\w+) (\d): \d+ connections, (\d+) KiB, (\d+) descriptors$",
+                       done.stdout, re.MULTILINE)
+    held = {(role, time): (int(kib), int(fds)) for role, time, kib, fds in shown}
+    if done.returncode != 0 or len(held) != 6:
+        raise library.Failure(f"exit status {done.returncode}\n{done.stdout}{done.stderr}")
+    for role in ("client", "server"):
+        before, after = held[role, "1"], held[role, "2"]
+        if after[1] > before[1] or after[0] - before[0] > GROWTH_KIB:
+            raise library.Failure(f"{role}: KiB and descriptors {before}, then {after}")
+    return ", ".join(f"{role} {held[role, '1'][0]} KiB, then {held[role, '2'][0]}"
+                     for role in ("client", "server"))
 
 
 def run_pyverbs(variables, folder):
@@ -136,7 +175,7 @@ def run_pyverbs(variables, folder):
         raise library.Failure(done.stdout + done.stderr)
 
 
-def run_all(report, variables):
+def run_all(report, variables, churn, silent):
     for case in PAIRS:
         if not shutil.which(case[0].split()[0]):
             raise SystemExit(f"{case[0].split()[0]} is not installed: run scripts/setup test")
@@ -148,6 +187,10 @@ def run_all(report, variables):
         variables, f"udaddy -s {HOST}", "RDMA_CM_EVENT_UNREACHABLE, error: 1", SECONDS))
     report.case("a port that is taken", lambda: run_port_taken(variables))
     report.case("a server that dies", lambda: run_dying_server(variables))
+    if silent and variables.get("VERBENA_PATH") != "wire":
+        report.case("a server that dies silent", lambda: run_silent_server(variables, silent))
+    if churn:
+        report.case("connections leave nothing behind", lambda: run_churn(variables, churn))
     if not pyverbs.SUITE.is_dir():
         raise SystemExit("python3-pyverbs is not installed: run scripts/setup test")
     with tempfile.TemporaryDirectory() as folder:
@@ -162,6 +205,8 @@ def main():
         default=os.environ.get("VERBENA_LIBRARY"),
         help="the folder that has librdmacm.so.1 (or set VERBENA_LIBRARY)",
     )
+    parser.add_argument("--churn", metavar="PROGRAM", help="the program `churn` of this folder")
+    parser.add_argument("--silent", metavar="PROGRAM", help="the program `silent` of this folder")
     library.add_mode(parser)
     parser.add_argument("--only", metavar="REGEX", help="run only the cases whose name matches")
     options = parser.parse_args()
@@ -169,7 +214,7 @@ def main():
         parser.error("--library or VERBENA_LIBRARY is needed")
     report = library.Report(options.only)
     for mode in library.modes(options.mode):
-        run_all(report, library.environment(options.folder, mode))
+        run_all(report, library.environment(options.folder, mode), options.churn, options.silent)
     return report.close()
 
 

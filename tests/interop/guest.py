@@ -129,6 +129,9 @@ class Guest:
     def is_listening(self, port):
         return self.ask(listening=port)
 
+    def serves(self, space, port):
+        return self.ask(serving=[space, port])
+
     def call(self, line):
         """Runs a command that must succeed."""
         program = self.start(line.split())

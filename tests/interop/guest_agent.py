@@ -3,7 +3,7 @@
 
 A line of JSON a message, both ways, over a port of virtio-serial. From the host:
   {"start": ID, "words": [...], "folder": ..., "environment": {...}}
-  {"kill": ID}   {"listening": PORT}   {"off": true}
+  {"kill": ID}   {"listening": PORT}   {"serving": [PORT SPACE, PORT]}   {"off": true}
 To the host:
   {"ready": seconds since the boot}   {"failed": why}
   {"id": ID, "output": text}   {"id": ID, "status": N}   {"answer": value}
@@ -124,6 +124,14 @@ def is_listening(port):
     return False
 
 
+def is_serving(space, port):
+    """Whether a program listens by rdma_cm."""
+    shown = subprocess.run(["rdma", "resource", "show", "cm_id"], stdout=subprocess.PIPE,
+                           stderr=subprocess.STDOUT, check=False).stdout.decode(errors="replace")
+    return any(f"ps {space.upper()} " in line and "state LISTEN" in line and f":{port} " in line
+               for line in shown.splitlines())
+
+
 def serve(channel):
     jobs = Jobs(channel)
     for message in channel.messages():
@@ -133,6 +141,8 @@ def serve(channel):
             jobs.kill(message["kill"])
         elif "listening" in message:
             channel.send(answer=is_listening(message["listening"]))
+        elif "serving" in message:
+            channel.send(answer=is_serving(*message["serving"]))
         elif "off" in message:
             return
 

@@ -31,6 +31,7 @@ MODULES = (
     "crc32c_generic",
     "ib_uverbs",
     "rdma_rxe",
+    "rdma_ucm",
     "sch_ingress",  # these three lose packets
     "cls_u32",
     "act_gact",

@@ -144,6 +144,11 @@ class Ours:
         return library.is_listening(port)
 
 
+    @staticmethod
+    def serves(space, port):
+        return library.is_served(space, port)
+
+
 class HostProgram(library.Program):
     def status(self):
         return self.process.poll()

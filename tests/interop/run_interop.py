@@ -24,6 +24,7 @@ import tempfile
 import time
 
 sys.dont_write_bytecode = True
+import connections  # noqa: E402
 import guest  # noqa: E402
 import kernel  # noqa: E402
 import lab  # noqa: E402
@@ -36,7 +37,8 @@ WIRE_MTU = 4200  # path MTU 4096
 PATH_MTUS = (256, 512, 1024, 2048, 4096)
 IPV4, IPV6 = 1, 2  # places in the GID tables of both
 NEEDED = (guest.QEMU, "busybox", "tcpdump", "tshark", "ip", "rdma", "unshare", "dpkg-deb",
-          "ibv_rc_pingpong", "ib_write_bw")
+          "ibv_rc_pingpong", "ib_write_bw", "rping", "ucmatose", "udaddy",
+          "rstream")
 RXE_PROVIDER = "/etc/libibverbs.d/rxe.driver"
 # tshark guesses what a payload may be, and then calls some of it malformed.
 GUESSES = ("smcr_infiniband", "smb_direct_infiniband", "rpcrdma_infiniband", "nvme_rdma", "lnet_ib",
@@ -302,6 +304,7 @@ def work(options, report, folder):
         recording = lab.Recording(wire, options.build / "interop/wire.pcap")
         bench = Bench(wire, lab.Ours(options.build, wire), machine, recording)
         run_all(report, bench, str(options.build.resolve() / "bin/test/exchange"))
+        connections.run_all(report, bench, options.build)
         report.case("rxe ignores what we ask", lambda: check_marks(bench))
         summary(bench)
     finally:
@@ -310,6 +313,10 @@ def work(options, report, folder):
     if missed:
         report.skip("some frames", f"the recording misses {missed} of them")
     report.case("tshark finds nothing malformed", lambda: tshark(recording.path))
+    if not options.only:
+        own = [address.split("/")[0] for address in wire.addresses]
+        report.case("tshark knows all of rdma_cm",
+                    lambda: connections.check_messages(recording.path, own))
     if not report.failed and recording.path.stat().st_size > KEPT:
         recording.path.unlink()
 
@@ -323,7 +330,7 @@ def cannot(options):
         missing.append(RXE_PROVIDER)
     if missing:
         raise library.Failure(f"not installed: {', '.join(missing)}; run scripts/setup test")
-    for built in ("bin/verbena", "bin/test/exchange"):
+    for built in ("bin/verbena", "bin/test/exchange", "bin/test/meeting"):
         if not (options.build / built).exists():
             raise library.Failure(f"{options.build} has no {built}: build it first")
     try:

@@ -37,6 +37,8 @@ Meaning meaning_of(SendOpcode opcode) {
     case SendOpcode::kCompareSwap:
       return {OpKind::kCompareSwap, CompletionKind::kCompareSwap, false, false};
     case SendOpcode::kFetchAdd: return {OpKind::kFetchAdd, CompletionKind::kFetchAdd, false, false};
+    case SendOpcode::kBindWindow:
+      return {OpKind::kBindWindow, CompletionKind::kBindWindow, false, false};
     case SendOpcode::kLocalInvalidate:
       return {OpKind::kLocalInvalidate, CompletionKind::kLocalInvalidate, false, false};
     case SendOpcode::kFlush: return {OpKind::kFlush, CompletionKind::kFlush, false, false};

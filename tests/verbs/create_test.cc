@@ -183,6 +183,12 @@ TEST_F(Create, CompletionQueuesAreChecked) {
   EXPECT_EQ(this, good->cq_context);
   EXPECT_EQ(0, ibv_resize_cq(good.get(), 100));
   EXPECT_GE(good->cqe, 100);
+  // What perftest needs whose acknowledgement comes after the answer (see places_for()).
+  const auto smallest = create(1, 0);
+  ASSERT_TRUE(smallest);
+  EXPECT_GE(smallest->cqe, 2);
+  EXPECT_EQ(0, ibv_resize_cq(smallest.get(), 1));
+  EXPECT_GE(smallest->cqe, 2);
   EXPECT_EQ(EINVAL, ibv_resize_cq(good.get(), 0));
   EXPECT_EQ(EINVAL, ibv_resize_cq(good.get(), device.max_cqe + 1));
 }
@@ -243,7 +249,7 @@ TEST_F(Create, QueuePairsAreChecked) {
   };
   using Wanted = ibv_qp_init_attr_ex;
   EXPECT_EQ(EOPNOTSUPP, refused(IBV_QPT_RAW_PACKET, {}));
-  EXPECT_EQ(EOPNOTSUPP, refused(IBV_QPT_XRC_SEND, {}));
+  EXPECT_EQ(EOPNOTSUPP, refused(IBV_QPT_DRIVER, {}));
   EXPECT_EQ(EINVAL, refused(IBV_QPT_RC, [](Wanted& w) { w.send_cq = nullptr; }));
   EXPECT_EQ(EINVAL, refused(IBV_QPT_RC, [&](Wanted& w) {
               w.cap.max_send_wr = static_cast<std::uint32_t>(device.max_qp_wr) + 1;
@@ -326,12 +332,6 @@ TEST_F(Create, SharedReceiveQueuesAreChecked) {
 }
 
 TEST_F(Create, WhatIsMissingIsRefused) {
-  errno = 0;
-  EXPECT_EQ(nullptr, ibv_alloc_mw(pd.get(), IBV_MW_TYPE_1));
-  EXPECT_EQ(EOPNOTSUPP, errno);
-  ibv_xrcd_init_attr domain = {};
-  EXPECT_EQ(nullptr, ibv_open_xrcd(context.get(), &domain));
-  EXPECT_EQ(EOPNOTSUPP, errno);
   const Own<ibv_qp> qp = make_qp(IBV_QPT_RC);  // has no multicast
   const ibv_gid group{.raw = {0xff, 0x15, 1}};
   EXPECT_EQ(EINVAL, ibv_attach_mcast(qp.get(), &group, 0));

@@ -74,6 +74,8 @@ void VerbsTest::to_init(ibv_qp* qp) {
 void VerbsTest::connect(ibv_qp* qp, ibv_qp* peer) {
   to_init(qp);
   const bool is_datagram = qp->qp_type == IBV_QPT_UD;
+  const bool is_initiator = qp->qp_type == IBV_QPT_XRC_SEND;
+  const bool is_target = qp->qp_type == IBV_QPT_XRC_RECV;
   const bool is_reliable = qp->qp_type == IBV_QPT_RC;
   ibv_qp_attr attributes = {};
   attributes.qp_state = IBV_QPS_RTR;
@@ -86,11 +88,12 @@ void VerbsTest::connect(ibv_qp* qp, ibv_qp* peer) {
   attributes.ah_attr = own_address();
   int mask = IBV_QP_STATE;
   if (!is_datagram) mask |= IBV_QP_AV | IBV_QP_PATH_MTU | IBV_QP_DEST_QPN | IBV_QP_RQ_PSN;
-  if (is_reliable) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
+  if (is_reliable || is_target) mask |= IBV_QP_MAX_DEST_RD_ATOMIC | IBV_QP_MIN_RNR_TIMER;
   ASSERT_EQ(0, ibv_modify_qp(qp, &attributes, mask));
   attributes.qp_state = IBV_QPS_RTS;
   mask = IBV_QP_STATE | IBV_QP_SQ_PSN;
-  if (is_reliable) {
+  if (is_target) mask |= IBV_QP_TIMEOUT;
+  if (is_reliable || is_initiator) {
     mask |= IBV_QP_TIMEOUT | IBV_QP_RETRY_CNT | IBV_QP_RNR_RETRY | IBV_QP_MAX_QP_RD_ATOMIC;
   }
   ASSERT_EQ(0, ibv_modify_qp(qp, &attributes, mask));

@@ -20,6 +20,7 @@ struct Destroy {
   void operator()(ibv_context* p) const { EXPECT_EQ(0, ibv_close_device(p)); }
   void operator()(ibv_pd* p) const { EXPECT_EQ(0, ibv_dealloc_pd(p)); }
   void operator()(ibv_mr* p) const { EXPECT_EQ(0, ibv_dereg_mr(p)); }
+  void operator()(ibv_mw* p) const { EXPECT_EQ(0, ibv_dealloc_mw(p)); }
   void operator()(ibv_cq* p) const { EXPECT_EQ(0, ibv_destroy_cq(p)); }
   void operator()(ibv_srq* p) const { EXPECT_EQ(0, ibv_destroy_srq(p)); }
   void operator()(ibv_qp* p) const { EXPECT_EQ(0, ibv_destroy_qp(p)); }

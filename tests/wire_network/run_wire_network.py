@@ -133,25 +133,58 @@ class TwoHosts:
             library.wait_for(lambda: all(x.process.poll() is not None for x in both), SECONDS)
             if any(x.process.poll() != 0 for x in both):
                 raise library.Failure(library.told(client, server))
+            return client.output(), server.output()
         finally:
             for program in (server, client):
                 if program:
                     program.kill()
 
+    def demonstrate(self, options, variables):
+        """`verbena demo` with its server there and its client here."""
+        program = str(pathlib.Path(variables["LD_LIBRARY_PATH"]).parent / "bin/verbena")
+        port = 20050 if options else 20049  # the usual one where none is named
+        ends = self.connect([program, "demo", "--listen", "--bytes", "30000001", *options],
+                            [program, "demo", "--connect", ADDRESSES[1], *options],
+                            0x106 << 16 | port, variables)
+        for end, wanted in zip(ends, ("the checksum of its memory is right", "30000001 bytes at")):
+            if wanted not in end:
+                raise library.Failure(f"{wanted!r} not seen\n{end}")
+
+
+def not_there(variables, address):
+    """A neighbour that does not answer is told of in the time that the program gives (rping: two
+    seconds), and not only when nobody has answered a request for more than a minute."""
+    program = library.Program(["rping", "-c", "-a", address, "-C", "1"],
+                              {**variables, "VERBENA_DEVICES": "va"})
+    try:
+        library.wait_for(lambda: program.process.poll() is not None, 10)
+        if "RDMA_CM_EVENT_ADDR_ERROR" not in program.output():
+            raise library.Failure("no RDMA_CM_EVENT_ADDR_ERROR\n" + program.output())
+    finally:
+        program.kill()
+
 
 def by_rdma_cm(report, variables):
     hosts = TwoHosts(1500)
+
+    def meet(server_words, client_words, service):
+        hosts.connect(server_words, client_words, service, variables)
+
     try:
         for address in (ADDRESSES[1], "fd00::2", "fe80::2%va"):
             any_address = "::" if ":" in address else "0.0.0.0"
-            report.case(f"rping to {address}", lambda a=address, s=any_address: hosts.connect(
+            report.case(f"rping to {address}", lambda a=address, s=any_address: meet(
                 ["rping", "-s", "-a", s, "-C", "20"], ["rping", "-c", "-a", a, "-C", "20"],
-                0x1061C06, variables))
-        report.case("ucmatose", lambda: hosts.connect(
-            ["ucmatose", "-c", "10"], ["ucmatose", "-s", ADDRESSES[1], "-c", "10"], 0x1061D2F,
-            variables))
-        report.case("udaddy", lambda: hosts.connect(
-            ["udaddy"], ["udaddy", "-s", ADDRESSES[1]], 0x1111C06, variables))
+                0x1061C06))
+        report.case("ucmatose", lambda: meet(
+            ["ucmatose", "-c", "10"], ["ucmatose", "-s", ADDRESSES[1], "-c", "10"], 0x1061D2F))
+        report.case("udaddy", lambda: meet(
+            ["udaddy"], ["udaddy", "-s", ADDRESSES[1]], 0x1111C06))
+        for address in ("10.9.0.77", "fd00::77", "fe80::77%va"):
+            report.case(f"nobody is {address}", lambda a=address: not_there(variables, a))
+        for options in ([], ["--port", "20050"]):
+            report.case(" ".join(["verbena demo", *options]),
+                        lambda o=options: hosts.demonstrate(o, variables))
     finally:
         hosts.close()
 

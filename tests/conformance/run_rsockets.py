@@ -1,0 +1,226 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+"""Debian's programs of rsockets, unmodified, on this host: rstream, riostream, rcopy and udpong;
+and programs of ordinary sockets by librspreload.so.
+"""
+
+import argparse
+import errno
+import filecmp
+import os
+import pathlib
+import re
+import shutil
+import sys
+import tempfile
+
+sys.dont_write_bytecode = True
+import library  # noqa: E402
+from library import is_served  # noqa: E402
+
+SECONDS = 60
+HOST = "127.0.0.1"
+PORT = 7471
+PEER = str(pathlib.Path(__file__).with_name("stream_peer.py"))
+
+# The server's words and the client's; both verify what they get where -T v stands.
+STREAMS = [
+    ("rstream -S all -C 20 -I 5 -T v", ""),
+    ("rstream -T b -S 4096 -C 200 -I 5", ""),
+    ("rstream -T a -S 65536 -C 100 -I 5", ""),
+    ("rstream -T n -S 1000000 -C 20 -I 5 -T v", ""),
+    ("rstream -T r -S 64 -C 100 -I 5", ""),
+    ("rstream -f ip -S 64 -C 100 -I 5", ""),
+    ("rstream -f name -S 64 -C 100 -I 5", ""),
+    ("rstream -f ipv6 -S 64 -C 100 -I 5", "ipv6"),
+    ("rstream -i 0 -S 32 -C 1000 -I 5 -T v", ""),
+    ("rstream -B 1000 -S 5000 -C 100 -I 5 -T v", ""),
+    ("rstream -k 1 -S 64 -C 100 -I 5", ""),
+    ("riostream -S all -C 20 -I 5 -T v", ""),
+    ("riostream -T a -S 65536 -C 100 -I 5", ""),
+    ("riostream -T b -S 4096 -C 100 -I 5", ""),
+    ("riostream -T n -S 1000000 -C 20 -I 5 -T v", ""),
+]
+# All that they do when nobody says what: it takes long where waiting is by sleeping.
+LONG_STREAMS = [("rstream", ""), ("riostream", "")]
+# Sizes of datagrams, and how many; the server answers on and on.
+DATAGRAMS = [
+    "udpong -T b -S 64 -C 500",
+    "udpong -T b -S 1000 -C 500",
+    "udpong -T a -S 1000 -C 500",
+    "udpong -T n -S 64 -C 500",
+    "udpong -T e -S 1000 -C 500",
+]
+UDP_PORT = 7174
+COPY_PORT = 7427
+FILE_SIZE = 5_000_001
+
+
+def run_stream(variables, words, kind):
+    host = "::1" if kind == "ipv6" else HOST
+    library.wait_for(lambda: not is_served("tcp", PORT), SECONDS)
+    server = library.Program([*words.split(), "-b", host], variables)
+    client = None
+    try:
+        ready = library.wait_for(
+            lambda: is_served("tcp", PORT) or server.process.poll() is not None, SECONDS
+        )
+        if not ready or server.process.poll() is not None:
+            raise library.Failure("the server does not listen\n" + server.output())
+        client = library.Program([*words.split(), "-s", host], variables)
+        both = (client, server)
+        library.wait_for(lambda: all(one.process.poll() is not None for one in both), SECONDS)
+        statuses = [one.process.poll() for one in both]
+        if statuses != [0, 0]:
+            raise library.Failure(f"exit statuses {statuses}\n" + library.told(client, server))
+        if " usec/xfer" not in client.output() or len(client.output().splitlines()) < 2:
+            raise library.Failure("nothing was measured\n" + library.told(client, server))
+    finally:
+        for program in (server, client):
+            if program:
+                program.kill()
+
+
+def is_bound(port):
+    with open("/proc/net/udp", encoding="ascii") as lines:
+        return any(f":{port:04X} " in line for line in lines)
+
+
+def run_datagrams(variables, words):
+    library.wait_for(lambda: not is_bound(UDP_PORT), SECONDS)
+    server = library.Program([*words.split(), "-b", HOST], variables)
+    client = None
+    try:
+        if not library.wait_for(lambda: is_bound(UDP_PORT), SECONDS):
+            raise library.Failure("the server does not listen\n" + server.output())
+        client = library.Program([*words.split(), "-s", HOST], variables)
+        library.wait_for(lambda: client.process.poll() is not None, SECONDS)
+        measured = re.search(r"^custom +\d+ +(\d+)", client.output(), re.MULTILINE)
+        if client.process.poll() != 0 or not measured or int(measured[1]) == 0:
+            raise library.Failure(library.told(client, server))
+    finally:
+        for program in (server, client):
+            if program:
+                program.kill()
+
+
+def run_copy(variables, folder):
+    source = pathlib.Path(folder) / "source"
+    copy = pathlib.Path(folder) / "copy"
+    source.write_bytes(os.urandom(FILE_SIZE))
+    library.wait_for(lambda: not is_served("tcp", COPY_PORT), SECONDS)
+    server = library.Program(["rcopy"], variables)
+    try:
+        library.wait_for(lambda: is_served("tcp", COPY_PORT), SECONDS)
+        client = library.Program(["rcopy", str(source), f"{HOST}:{copy}"], variables)
+        library.wait_for(lambda: client.process.poll() is not None, SECONDS)
+        client.kill()
+        if client.process.returncode != 0 or not copy.exists():
+            raise library.Failure(library.told(client, server))
+        # The server closes its file a moment later.
+        same = library.wait_for(lambda: filecmp.cmp(source, copy, shallow=False), SECONDS)
+        if not same:
+            raise library.Failure("the copy differs\n" + library.told(client, server))
+    finally:
+        server.kill()
+
+
+def preloaded(variables):
+    preload = pathlib.Path(variables["LD_LIBRARY_PATH"]) / "librspreload.so"
+    return {**variables, "LD_PRELOAD": str(preload), "PYTHONDONTWRITEBYTECODE": "1"}
+
+
+def start_preloaded(words, variables, port):
+    """A server by preload. That rdma_cm has its port shows that it is one of rsockets."""
+    server = library.Program(words, preloaded(variables))
+    if not library.wait_for(lambda: is_served("tcp", port), SECONDS):
+        server.kill()
+        raise library.Failure("the server does not listen by rdma_cm\n" + server.output())
+    return server
+
+
+def run_preloaded(variables, server_words, client_words, expected):
+    port = library.free_port()
+    server = start_preloaded([word.format(port=port) for word in server_words], variables, port)
+    words = [word.format(port=port) for word in client_words]
+    client = library.Program(words, preloaded(variables))
+    try:
+        library.wait_for(lambda: client.process.poll() is not None, SECONDS)
+        if client.process.poll() != 0 or expected not in client.output():
+            raise library.Failure(library.told(client, server))
+    finally:
+        client.kill()
+        server.kill()
+
+
+def run_web(variables, folder):
+    source = pathlib.Path(folder) / "page"
+    copy = pathlib.Path(folder) / "fetched"
+    source.write_bytes(os.urandom(FILE_SIZE))
+    serve = ["python3", "-m", "http.server", "--bind", HOST, "--directory", folder, "{port}"]
+    fetch = ["curl", "-sS", "-o", str(copy), "-w", "%{{size_download}}"]
+    run_preloaded(variables, serve, [*fetch, "http://127.0.0.1:{port}/page"], str(FILE_SIZE))
+    if not filecmp.cmp(source, copy, shallow=False):
+        raise library.Failure("what was fetched differs")
+
+
+def run_killed(variables):
+    """Who waits for a peer that is killed hears of it."""
+    port = library.free_port()
+    server = start_preloaded([PEER, "echo", str(port)], variables, port)
+    client = library.Program([PEER, "wait", str(port)], preloaded(variables))
+    try:
+        library.wait_for(lambda: "connected" in client.output(), SECONDS)
+        server.kill()
+        library.wait_for(lambda: client.process.poll() is not None, SECONDS)
+        # Whichever comes first: the end of the connection, or a message that nobody answers.
+        known = [f"error {number}\n" for number in (errno.ECONNRESET, errno.ETIMEDOUT)]
+        if not any(text in client.output() for text in known):
+            raise library.Failure(library.told(client, server))
+    finally:
+        client.kill()
+        server.kill()
+
+
+def run_all(report, variables, folder, is_brief):
+    for words, kind in STREAMS + ([] if is_brief else LONG_STREAMS):
+        report.case(words, lambda words=words, kind=kind: run_stream(variables, words, kind))
+    for words in DATAGRAMS:
+        report.case(words, lambda words=words: run_datagrams(variables, words))
+    report.case("rcopy", lambda: run_copy(variables, folder))
+    report.case("every byte, both ways", lambda: run_preloaded(
+        variables, [PEER, "echo", "{port}"], [PEER, "check", "{port}", "20000000"],
+        "same 20000000"))
+    report.case("a peer that is killed", lambda: run_killed(variables))
+    report.case("http.server and curl", lambda: run_web(variables, folder))
+    report.case("iperf3", lambda: run_preloaded(
+        variables, ["iperf3", "-s", "-1", "-B", HOST, "-p", "{port}"],
+        ["iperf3", "-c", HOST, "-p", "{port}", "-n", "20M"], "iperf Done"))
+
+
+def main():
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--library",
+        dest="folder",
+        default=os.environ.get("VERBENA_LIBRARY"),
+        help="the folder that has librdmacm.so.1 (or set VERBENA_LIBRARY)",
+    )
+    library.add_mode(parser)
+    parser.add_argument("--only", metavar="REGEX", help="run only the cases whose name matches")
+    parser.add_argument("--brief", action="store_true", help="without what takes long")
+    options = parser.parse_args()
+    if not options.folder:
+        parser.error("--library or VERBENA_LIBRARY is needed")
+    for name in ("rstream", "riostream", "rcopy", "udpong", "curl", "iperf3"):
+        if not shutil.which(name):
+            raise SystemExit(f"{name} is not installed: run scripts/setup test")
+    report = library.Report(options.only)
+    for mode in library.modes(options.mode):
+        with tempfile.TemporaryDirectory() as folder:
+            run_all(report, library.environment(options.folder, mode), folder, options.brief)
+    return report.close()
+
+
+if __name__ == "__main__":
+    sys.exit(main())

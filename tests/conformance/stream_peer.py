@@ -1,0 +1,98 @@
+#!/usr/bin/python3
+# SPDX-License-Identifier: MIT
+"""Two ends of a stream by ordinary sockets, for run_rsockets.py: one sends everything back.
+
+stream_peer.py echo PORT         serves one connection, without blocking, until the end
+stream_peer.py check PORT SIZE   sends that much in random sizes both ways at once, compares
+stream_peer.py wait PORT         tells how the connection ends
+"""
+
+import random
+import select
+import socket
+import sys
+
+HOST = "127.0.0.1"
+PIECE = 200_000
+
+
+def echo(port):
+    listener = socket.create_server((HOST, port))
+    peer, _ = listener.accept()
+    peer.setblocking(False)
+    held = bytearray()
+    is_open = True
+    poller = select.poll()
+    while is_open or held:
+        wanted = (select.POLLIN if is_open and len(held) < PIECE else 0) | (
+            select.POLLOUT if held else 0
+        )
+        poller.register(peer, wanted)
+        poller.poll(20_000)
+        try:
+            if is_open and len(held) < PIECE:
+                got = peer.recv(random.randint(1, PIECE))
+                is_open = bool(got)
+                held += got
+        except BlockingIOError:
+            pass
+        try:
+            if held:
+                del held[: peer.send(held[: random.randint(1, PIECE)])]
+        except BlockingIOError:
+            pass
+    peer.shutdown(socket.SHUT_WR)
+    peer.close()
+
+
+def check(port, size):
+    data = random.Random(port).randbytes(size)
+    back = bytearray()
+    sent = 0
+    with socket.create_connection((HOST, port)) as peer:
+        peer.setblocking(False)
+        poller = select.poll()
+        while True:
+            poller.register(peer, select.POLLIN | (select.POLLOUT if sent < size else 0))
+            if not poller.poll(20_000):
+                sys.exit(f"nothing happens: {sent} sent, {len(back)} received")
+            try:
+                got = peer.recv(random.randint(1, PIECE))
+                if not got:
+                    break
+                back += got
+            except BlockingIOError:
+                pass
+            try:
+                if sent < size:
+                    sent += peer.send(data[sent : sent + random.randint(1, PIECE)])
+                    if sent == size:
+                        peer.shutdown(socket.SHUT_WR)
+            except BlockingIOError:
+                pass
+    if back != data:
+        sys.exit(f"{len(back)} bytes came back, {size} were sent, and they differ")
+    print("same", len(back))
+
+
+def wait(port):
+    with socket.create_connection((HOST, port)) as peer:
+        print("connected", flush=True)
+        try:
+            print("end", len(peer.recv(100)))
+        except OSError as error:
+            print("error", error.errno)
+
+
+def main():
+    role, port = sys.argv[1], int(sys.argv[2])
+    if role == "echo":
+        echo(port)
+    elif role == "check":
+        check(port, int(sys.argv[3]))
+    else:
+        wait(port)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,245 @@
+// SPDX-License-Identifier: MIT
+// Each error completion of the specification (IBTA vol 1, 11.6.2), produced: what either end hears,
+// and the state in which both end. What stands behind, here or there, ends as flushed.
+//
+// What cannot occur between two ends of ours:
+//   IBV_WC_BAD_RESP_ERR      our responders do not answer with too many bytes; made by hand in
+//                            qp/send_window_error_test.cc, and for the wire in tests/wire
+//   IBV_WC_LOC_ACCESS_ERR    memory of the receive that an RDMA WRITE with immediate takes: it is
+//                            never looked at, as the specification leaves open
+//   IBV_WC_LOC_EEC_OP_ERR, IBV_WC_LOC_RDD_VIOL_ERR, IBV_WC_REM_INV_RD_REQ_ERR,
+//   IBV_WC_REM_ABORT_ERR, IBV_WC_INV_EECN_ERR, IBV_WC_INV_EEC_STATE_ERR
+//                            of reliable datagrams, which nobody has
+//   IBV_WC_FATAL_ERR, IBV_WC_RESP_TIMEOUT_ERR, IBV_WC_GENERAL_ERR, IBV_WC_TM_ERR,
+//   IBV_WC_TM_RNDV_INCOMPLETE
+//                            of no table: of adapters that break, and of tag matching
+#include <string>
+
+#include "two_ends.h"
+
+namespace verbena::verbs::testing {
+namespace {
+
+using Row = TwoEnds::Row;
+constexpr std::uint32_t kNoKey = 0x12345678;
+constexpr auto kNone = std::nullopt;
+
+void to_far(TwoEnds& t, ibv_send_wr& request, ibv_ah* ah) {
+  request.wr.ud = {.ah = ah, .remote_qpn = t.far->qp_num, .remote_qkey = 0x1234};
+}
+void write_with(TwoEnds& t, std::uint32_t key, std::uint64_t at) {
+  t.post(IBV_WR_RDMA_WRITE,
+         [&](ibv_send_wr& request) { request.wr.rdma = {.remote_addr = at, .rkey = key}; });
+}
+void with_sge(TwoEnds& t, ibv_wr_opcode opcode, ibv_sge sge) {
+  t.post(opcode, [&](ibv_send_wr& request) { *request.sg_list = sge; });
+}
+
+const Row kRows[] = {
+    // -- found by the requester
+    {"local_length_of_a_message", IBV_QPT_RC,
+     [](TwoEnds& t) {
+       ibv_sge list[] = {t.piece(1u << 30, t.mr->lkey), t.piece(1, t.mr->lkey)};
+       t.post(IBV_WR_RDMA_WRITE, [&](ibv_send_wr& request) {
+         request.sg_list = list;
+         request.num_sge = 2;
+       });
+     },
+     IBV_WC_LOC_LEN_ERR, IBV_QPS_ERR, kNone, IBV_QPS_RTS},
+    {"local_length_of_an_atomic", IBV_QPT_RC,
+     [](TwoEnds& t) {
+       t.post(IBV_WR_ATOMIC_FETCH_AND_ADD,
+              [](ibv_send_wr& request) { request.sg_list->length = 4; });
+     },
+     IBV_WC_LOC_LEN_ERR, IBV_QPS_ERR, kNone, IBV_QPS_RTS},
+    {"local_length_of_a_datagram", IBV_QPT_UD,
+     [](TwoEnds& t) {
+       t.post(IBV_WR_SEND, [&](ibv_send_wr& request) {
+         *request.sg_list = t.piece(4097, t.mr->lkey);
+         to_far(t, request, t.address_in(t.pd.get()));
+       });
+     },
+     IBV_WC_LOC_LEN_ERR, IBV_QPS_SQE, kNone, IBV_QPS_RTS},
+    {"local_operation_read_without_resources",
+     IBV_QPT_RC,
+     [](TwoEnds& t) { t.post(IBV_WR_RDMA_READ); },
+     IBV_WC_LOC_QP_OP_ERR,
+     IBV_QPS_ERR,
+     kNone,
+     IBV_QPS_RTS,
+     {.reads = 0}},
+    {"local_operation_address_of_another_domain", IBV_QPT_UD,
+     [](TwoEnds& t) {
+       t.post(IBV_WR_SEND,
+              [&](ibv_send_wr& request) { to_far(t, request, t.address_in(t.other_pd.get())); });
+     },
+     IBV_WC_LOC_QP_OP_ERR, IBV_QPS_SQE, kNone, IBV_QPS_RTS},
+    {"local_protection_key", IBV_QPT_RC,
+     [](TwoEnds& t) { with_sge(t, IBV_WR_SEND, t.piece(64, kNoKey)); }, IBV_WC_LOC_PROT_ERR,
+     IBV_QPS_ERR, kNone, IBV_QPS_RTS},
+    {"local_protection_range", IBV_QPT_RC,
+     [](TwoEnds& t) { with_sge(t, IBV_WR_RDMA_WRITE, t.piece(1 << 20, t.mr->lkey)); },
+     IBV_WC_LOC_PROT_ERR, IBV_QPS_ERR, kNone, IBV_QPS_RTS},
+    {"local_protection_read_into_constant_memory", IBV_QPT_RC,
+     [](TwoEnds& t) {
+       const Own<ibv_mr> constant = t.reg(t.pd.get(), IBV_ACCESS_REMOTE_READ);
+       with_sge(t, IBV_WR_RDMA_READ, t.piece(64, constant->lkey));
+     },
+     IBV_WC_LOC_PROT_ERR, IBV_QPS_ERR, kNone, IBV_QPS_RTS},
+    {"local_protection_unreliable", IBV_QPT_UC,
+     [](TwoEnds& t) { with_sge(t, IBV_WR_SEND, t.piece(64, kNoKey)); }, IBV_WC_LOC_PROT_ERR,
+     IBV_QPS_SQE, kNone, IBV_QPS_RTS},
+    {"local_protection_datagram", IBV_QPT_UD,
+     [](TwoEnds& t) {
+       t.post(IBV_WR_SEND, [&](ibv_send_wr& request) {
+         request.sg_list->lkey = kNoKey;
+         to_far(t, request, t.address_in(t.pd.get()));
+       });
+     },
+     IBV_WC_LOC_PROT_ERR, IBV_QPS_SQE, kNone, IBV_QPS_RTS},
+    {"flushed_by_modify", IBV_QPT_RC,
+     [](TwoEnds& t) {
+       ibv_qp_attr attributes = {};
+       attributes.qp_state = IBV_QPS_ERR;
+       ASSERT_EQ(0, ibv_modify_qp(t.near.get(), &attributes, IBV_QP_STATE));
+       t.post(IBV_WR_SEND);
+     },
+     IBV_WC_WR_FLUSH_ERR, IBV_QPS_ERR, kNone, IBV_QPS_RTS},
+    {"window_bind", IBV_QPT_RC,
+     [](TwoEnds& t) {
+       ibv_mw* const mw = t.new_window(t.pd.get(), IBV_MW_TYPE_2);
+       t.post(IBV_WR_BIND_MW, [&](ibv_send_wr& request) {
+         request.bind_mw = {.mw = mw,
+                            .rkey = mw->rkey,
+                            .bind_info = {.mr = t.mr.get(),
+                                          .addr = t.address(0),
+                                          .length = 8,
+                                          .mw_access_flags = IBV_ACCESS_REMOTE_READ}};
+       });
+     },
+     IBV_WC_MW_BIND_ERR, IBV_QPS_ERR, kNone, IBV_QPS_RTS},
+    {"window_invalidate", IBV_QPT_UC,
+     [](TwoEnds& t) {
+       t.post(IBV_WR_LOCAL_INV,
+              [&](ibv_send_wr& request) { request.invalidate_rkey = t.mr->rkey; });
+     },
+     IBV_WC_MW_BIND_ERR, IBV_QPS_SQE, kNone, IBV_QPS_RTS},
+
+    // -- found by the responder
+    {"receive_too_short", IBV_QPT_RC,
+     [](TwoEnds& t) {
+       t.post_receive(63, t.mr->lkey);
+       t.post(IBV_WR_SEND);
+     },
+     IBV_WC_REM_INV_REQ_ERR, IBV_QPS_ERR, IBV_WC_LOC_LEN_ERR, IBV_QPS_ERR},
+    {"receive_too_short_unreliable", IBV_QPT_UC,
+     [](TwoEnds& t) {
+       t.post_receive(63, t.mr->lkey);
+       t.post(IBV_WR_SEND);
+     },
+     IBV_WC_SUCCESS, IBV_QPS_RTS, kNone, IBV_QPS_RTS},
+    {"receive_of_bad_memory", IBV_QPT_RC,
+     [](TwoEnds& t) {
+       t.post_receive(64, kNoKey);
+       t.post(IBV_WR_SEND);
+     },
+     IBV_WC_REM_OP_ERR, IBV_QPS_ERR, IBV_WC_LOC_PROT_ERR, IBV_QPS_ERR},
+    {"receive_of_bad_memory_unreliable", IBV_QPT_UC,
+     [](TwoEnds& t) {
+       t.post_receive(64, kNoKey);
+       t.post(IBV_WR_SEND);
+     },
+     IBV_WC_SUCCESS, IBV_QPS_RTS, IBV_WC_LOC_PROT_ERR, IBV_QPS_ERR},
+    {"receive_of_bad_memory_datagram", IBV_QPT_UD,
+     [](TwoEnds& t) {
+       t.post_receive(200, kNoKey);
+       t.post(IBV_WR_SEND,
+              [&](ibv_send_wr& request) { to_far(t, request, t.address_in(t.pd.get())); });
+     },
+     IBV_WC_SUCCESS, IBV_QPS_RTS, IBV_WC_LOC_PROT_ERR, IBV_QPS_ERR},
+    {"invalid_request_not_enabled",
+     IBV_QPT_RC,
+     [](TwoEnds& t) { t.post(IBV_WR_RDMA_WRITE); },
+     IBV_WC_REM_INV_REQ_ERR,
+     IBV_QPS_ERR,
+     kNone,
+     IBV_QPS_ERR,
+     {.far_access = IBV_ACCESS_REMOTE_READ}},
+    {"invalid_request_misaligned_atomic", IBV_QPT_RC,
+     [](TwoEnds& t) {
+       t.post(IBV_WR_ATOMIC_FETCH_AND_ADD,
+              [](ibv_send_wr& request) { ++request.wr.atomic.remote_addr; });
+     },
+     IBV_WC_REM_INV_REQ_ERR, IBV_QPS_ERR, kNone, IBV_QPS_ERR},
+    {"invalid_request_flushes_receives",
+     IBV_QPT_RC,
+     [](TwoEnds& t) {
+       t.post_receive(64, t.mr->lkey);
+       t.post(IBV_WR_RDMA_WRITE);
+     },
+     IBV_WC_REM_INV_REQ_ERR,
+     IBV_QPS_ERR,
+     IBV_WC_WR_FLUSH_ERR,
+     IBV_QPS_ERR,
+     {.far_access = IBV_ACCESS_REMOTE_READ}},
+    {"invalid_request_invalidate", IBV_QPT_RC,
+     [](TwoEnds& t) {
+       t.post_receive(64, t.mr->lkey);
+       t.post(IBV_WR_SEND_WITH_INV,
+              [&](ibv_send_wr& request) { request.invalidate_rkey = t.mr->rkey; });
+     },
+     IBV_WC_REM_ACCESS_ERR, IBV_QPS_ERR, IBV_WC_REM_INV_REQ_ERR, IBV_QPS_ERR},
+    {"remote_access_key", IBV_QPT_RC, [](TwoEnds& t) { write_with(t, kNoKey, t.address(0)); },
+     IBV_WC_REM_ACCESS_ERR, IBV_QPS_ERR, kNone, IBV_QPS_ERR},
+    {"remote_access_range", IBV_QPT_RC,
+     [](TwoEnds& t) { write_with(t, t.mr->rkey, t.address(0) - 1); }, IBV_WC_REM_ACCESS_ERR,
+     IBV_QPS_ERR, kNone, IBV_QPS_ERR},
+    {"remote_access_rights", IBV_QPT_RC,
+     [](TwoEnds& t) {
+       const Own<ibv_mr> local = t.reg(t.pd.get(), IBV_ACCESS_LOCAL_WRITE);
+       write_with(t, local->rkey, t.address(0));
+     },
+     IBV_WC_REM_ACCESS_ERR, IBV_QPS_ERR, kNone, IBV_QPS_ERR},
+    {"remote_access_key_unreliable", IBV_QPT_UC,
+     [](TwoEnds& t) { write_with(t, kNoKey, t.address(0)); }, IBV_WC_SUCCESS, IBV_QPS_RTS, kNone,
+     IBV_QPS_RTS},
+    {"no_receive",
+     IBV_QPT_RC,
+     [](TwoEnds& t) { t.post(IBV_WR_SEND); },
+     IBV_WC_RNR_RETRY_EXC_ERR,
+     IBV_QPS_ERR,
+     kNone,
+     IBV_QPS_RTS,
+     {.rnr_retry = 1}},
+    {"no_receive_for_an_immediate",
+     IBV_QPT_RC,
+     [](TwoEnds& t) { t.post(IBV_WR_RDMA_WRITE_WITH_IMM); },
+     IBV_WC_RNR_RETRY_EXC_ERR,
+     IBV_QPS_ERR,
+     kNone,
+     IBV_QPS_RTS,
+     {.rnr_retry = 0}},
+    {"nobody_there",
+     IBV_QPT_RC,
+     [](TwoEnds& t) {
+       ibv_qp_attr attributes = {};
+       attributes.qp_state = IBV_QPS_RESET;
+       ASSERT_EQ(0, ibv_modify_qp(t.far.get(), &attributes, IBV_QP_STATE));
+       t.post(IBV_WR_RDMA_WRITE);
+     },
+     IBV_WC_RETRY_EXC_ERR,
+     IBV_QPS_ERR,
+     kNone,
+     IBV_QPS_RESET,
+     {.timeout = 8, .retries = 1}},
+};
+
+class ErrorTable : public TwoEnds, public ::testing::WithParamInterface<Row> {};
+
+TEST_P(ErrorTable, EachEndHearsWhatItShould) { check(GetParam()); }
+
+INSTANTIATE_TEST_SUITE_P(All, ErrorTable, ::testing::ValuesIn(kRows),
+                         [](const auto& row) { return std::string(row.param.name); });
+
+}  // namespace
+}  // namespace verbena::verbs::testing
