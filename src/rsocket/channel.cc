@@ -21,7 +21,9 @@ constexpr std::size_t kPage = 4096;
 // Tags of work requests: what the completion gives back.
 constexpr std::uint64_t kReceive = 1ULL << 63;
 constexpr std::uint64_t kControl = 1ULL << 62;
-constexpr std::uint64_t kBytes = UINT32_MAX;
+constexpr std::uint64_t kHeld = UINT32_MAX;  // of the ring
+constexpr int kLengthShift = 32;
+constexpr std::uint64_t kLength = (1U << 30) - 1;
 // Looked at in one turn.
 constexpr int kBatch = 32;
 
@@ -178,7 +180,8 @@ Channel::News Channel::collect(Stream& stream) {
       if (!is_receive && (each.wr_id & kControl) != 0) ++control_slots_;
       if (!is_receive && (each.wr_id & kControl) == 0) {
         ++slots_;
-        sending_free_ += static_cast<std::uint32_t>(each.wr_id & kBytes);
+        sending_free_ += static_cast<std::uint32_t>(each.wr_id & kHeld);
+        acknowledged_bytes_ += each.wr_id >> kLengthShift & kLength;
       }
       if (each.status != IBV_WC_SUCCESS) {
         news.is_lost = true;
@@ -215,6 +218,16 @@ void Channel::arm() {
 
 std::uint32_t Channel::room() const { return slots_ == 0 ? 0 : sending_free_; }
 
+std::uint32_t Channel::packet_bytes() const {
+  ibv_qp_attr attributes{};
+  ibv_qp_init_attr unused{};
+  const bool is_known =
+      has_queue_pair_ && ibv_query_qp(id_->qp, &attributes, IBV_QP_PATH_MTU, &unused) == 0;
+  const unsigned mtu =
+      is_known && attributes.path_mtu >= IBV_MTU_256 ? attributes.path_mtu : IBV_MTU_256;
+  return 128U << mtu;
+}
+
 bool Channel::is_idle() const { return slots_ + control_slots_ == settings_.send_slots; }
 
 int Channel::post(ibv_send_wr& request, std::uint64_t tag) {
@@ -249,8 +262,10 @@ int Channel::post(const Write& write, std::span<const iovec> parts, std::size_t 
     request.send_flags = IBV_SEND_INLINE;
     held = 0;  // the ring's bytes are free again
   }
-  if (const int error = post(request, held)) return error;
+  const std::uint64_t tag = std::uint64_t{write.length} << kLengthShift | held;
+  if (const int error = post(request, tag)) return error;
   --slots_;
+  sent_bytes_ += write.length;
   sending_free_ -= held;
   sending_at_ = (sending_at_ + held) % size;
   return 0;

@@ -66,6 +66,11 @@ class Channel {
   bool has_control_slot() const { return control_slots_ > 0; }
   bool is_idle() const;  // everything posted is done
 
+  // How much a packet to the peer holds; before there is one, what any way holds.
+  std::uint32_t packet_bytes() const;
+  std::uint64_t sent_bytes() const { return sent_bytes_; }
+  std::uint64_t acknowledged_bytes() const { return acknowledged_bytes_; }
+
   // Copies `write.length` bytes, which begin `skip` bytes into the parts.
   int post(const Write& write, std::span<const iovec> parts, std::size_t skip);
   int post(const ControlWrite& write);
@@ -98,6 +103,8 @@ class Channel {
   std::uint32_t next_body_ = 0;
   std::uint32_t sending_at_ = 0;
   std::uint32_t sending_free_ = 0;
+  std::uint64_t sent_bytes_ = 0;
+  std::uint64_t acknowledged_bytes_ = 0;
 };
 
 }  // namespace verbena::rsocket

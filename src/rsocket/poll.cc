@@ -51,17 +51,17 @@ class Polled {
   int sleep(Instant deadline, int longest) {
     Waiter waiter;
     std::vector<Waiting> waiting(count_, Waiting(waiter));
-    std::vector<bool> waits(count_);
+    nfds_t waits = 0;  // so many of them, from the first on
     bool is_ready = false;
     others_.clear();
-    for (nfds_t i = 0; i < count_; ++i) {
-      pollfd each = fds_[i];
-      if (Held& socket = *sockets_[i]) {
-        is_ready = is_ready || socket->begin_wait(waiting[i], each.events) != 0;
-        waits[i] = true;
+    while (waits < count_ && !is_ready) {
+      pollfd each = fds_[waits];
+      if (Held& socket = *sockets_[waits]) {
+        is_ready = socket->begin_wait(waiting[waits], each.events) != 0;
         each.events = POLLIN;
       }
       others_.push_back(each);
+      ++waits;
     }
     int error = 0;
     if (!is_ready) {
@@ -70,8 +70,8 @@ class Polled {
       if (longest > 0 && (timeout < 0 || timeout > longest)) timeout = longest;
       if (poll_descriptors(others_.data(), others_.size(), timeout) < 0) error = errno;
     }
-    for (nfds_t i = 0; i < count_; ++i) {
-      if (waits[i]) (*sockets_[i])->end_wait(waiting[i]);
+    for (nfds_t i = 0; i < waits; ++i) {
+      if (Held& socket = *sockets_[i]) socket->end_wait(waiting[i]);
     }
     return error;
   }

@@ -117,6 +117,7 @@ Result<void, Broken> Stream::received(std::uint32_t immediate) {
       ++received_;
       given_ -= value;
       readable_ += value;
+      received_bytes_ += value;
       return {};
     case static_cast<std::uint32_t>(Op::kCredit):
       may_send_up_to_ = static_cast<std::uint16_t>(value);

@@ -88,6 +88,7 @@ class Stream {
   std::uint32_t readable() const { return readable_; }
   std::uint32_t read_offset() const { return read_offset_; }
   void consumed(std::uint32_t bytes);
+  std::uint64_t received_bytes() const { return received_bytes_; }
 
   // Mapping our memory for the peer: an index that is free, or none.
   std::optional<std::uint32_t> map(const MappedPlace& mapped);
@@ -127,6 +128,7 @@ class Stream {
   std::uint16_t may_send_up_to_ = 0;
 
   // From the peer.
+  std::uint64_t received_bytes_ = 0;
   std::uint32_t readable_ = 0;
   std::uint32_t read_offset_ = 0;
   std::uint32_t given_ = 0;  // room the peer has and did not use yet

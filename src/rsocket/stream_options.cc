@@ -15,7 +15,6 @@
 namespace verbena::rsocket {
 namespace {
 
-constexpr int kSegment = 65536;
 constexpr std::size_t kRouteMax = 16 * sizeof(ibv_path_data);
 
 }  // namespace
@@ -138,7 +137,7 @@ std::optional<int> StreamSocket::number_of(int level, int option) {
   if (level == IPPROTO_TCP) {
     switch (option) {
       case TCP_NODELAY: return is_no_delay_;
-      case TCP_MAXSEG: return kSegment;
+      case TCP_MAXSEG: return of(channel_.packet_bytes());
       case TCP_KEEPIDLE: return of(keep_idle_seconds_);
       case TCP_KEEPINTVL: return of(keep_interval_seconds_);
       case TCP_KEEPCNT: return of(keep_count_);
@@ -160,6 +159,7 @@ int StreamSocket::get_option(int level, int option, void* value, socklen_t* size
   const Lock held(lock);
   if (!value || !size) return EFAULT;
   if (level == SOL_SOCKET && option == SO_LINGER) return write_option(linger_, value, size);
+  if (level == IPPROTO_TCP && option == TCP_INFO) return get_tcp_info(value, size);
   if (level == SOL_RDMA && option == RDMA_ROUTE) {
     if (*size < route_.size()) return EINVAL;
     std::copy(route_.begin(), route_.end(), static_cast<std::byte*>(value));

@@ -116,6 +116,10 @@ class StreamSocket final : public Socket {
   std::optional<int> number_of(int level, int option);
   int set_keepalive_timer();
 
+  // stream_info.cc
+  std::uint8_t tcp_state() const;
+  int get_tcp_info(void* value, socklen_t* size);
+
   Phase phase_ = Phase::kNew;
   int error_ = 0;            // why it failed
   bool told_error_ = false;  // by SO_ERROR

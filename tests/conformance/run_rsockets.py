@@ -125,8 +125,17 @@ def run_copy(variables, folder):
         server.kill()
 
 
+def preload_of(folder):
+    """librspreload.so of that folder. Where it is missing the loader only warns, and what runs is
+    ordinary TCP."""
+    preload = pathlib.Path(folder).resolve() / "librspreload.so"
+    if not preload.exists():
+        raise SystemExit(f"{preload} is missing: build the target rspreload_so first")
+    return preload
+
+
 def preloaded(variables):
-    preload = pathlib.Path(variables["LD_LIBRARY_PATH"]) / "librspreload.so"
+    preload = preload_of(variables["LD_LIBRARY_PATH"])
     return {**variables, "LD_PRELOAD": str(preload), "PYTHONDONTWRITEBYTECODE": "1"}
 
 
@@ -147,7 +156,11 @@ def run_preloaded(variables, server_words, client_words, expected):
     try:
         library.wait_for(lambda: client.process.poll() is not None, SECONDS)
         if client.process.poll() != 0 or expected not in client.output():
-            raise library.Failure(library.told(client, server))
+            # Whoever died of a signal does so a moment after its peer hears of it.
+            library.wait_for(lambda: server.process.poll() is not None, 1)
+            statuses = [one.process.poll() for one in (client, server)]
+            raise library.Failure(f"exit statuses {statuses}\n" + library.told(client, server))
+        return client.output()
     finally:
         client.kill()
         server.kill()
@@ -162,6 +175,15 @@ def run_web(variables, folder):
     run_preloaded(variables, serve, [*fetch, "http://127.0.0.1:{port}/page"], str(FILE_SIZE))
     if not filecmp.cmp(source, copy, shallow=False):
         raise library.Failure("what was fetched differs")
+
+
+def run_iperf(variables):
+    """Its client asks for TCP_INFO, and shows what that says was sent again."""
+    told = run_preloaded(
+        variables, ["iperf3", "-s", "-1", "-B", HOST, "-p", "{port}"],
+        ["iperf3", "-c", HOST, "-p", "{port}", "-n", "20M"], "iperf Done")
+    if not re.search(r"bits/sec +0 +sender$", told, re.MULTILINE) or "getsockopt" in told:
+        raise library.Failure(told)
 
 
 def run_killed(variables):
@@ -191,11 +213,13 @@ def run_all(report, variables, folder, is_brief):
     report.case("every byte, both ways", lambda: run_preloaded(
         variables, [PEER, "echo", "{port}"], [PEER, "check", "{port}", "20000000"],
         "same 20000000"))
+    for how in ("close",):
+        report.case(f"what was sent before {how}", lambda how=how: run_preloaded(
+            variables, [PEER, "talk", "{port}", "3000000", how], [PEER, "hear", "{port}", "3000000"],
+            "heard 3000000"))
     report.case("a peer that is killed", lambda: run_killed(variables))
     report.case("http.server and curl", lambda: run_web(variables, folder))
-    report.case("iperf3", lambda: run_preloaded(
-        variables, ["iperf3", "-s", "-1", "-B", HOST, "-p", "{port}"],
-        ["iperf3", "-c", HOST, "-p", "{port}", "-n", "20M"], "iperf Done"))
+    report.case("iperf3", lambda: run_iperf(variables))
 
 
 def main():
@@ -212,6 +236,7 @@ def main():
     options = parser.parse_args()
     if not options.folder:
         parser.error("--library or VERBENA_LIBRARY is needed")
+    preload_of(options.folder)
     for name in ("rstream", "riostream", "rcopy", "udpong", "curl", "iperf3"):
         if not shutil.which(name):
             raise SystemExit(f"{name} is not installed: run scripts/setup test")

@@ -5,12 +5,16 @@
 stream_peer.py echo PORT         serves one connection, without blocking, until the end
 stream_peer.py check PORT SIZE   sends that much in random sizes both ways at once, compares
 stream_peer.py wait PORT         tells how the connection ends
+stream_peer.py talk PORT SIZE HOW  serves one connection: sends that much, and ends at once, by
+                                 `close`, or by `exit` with the descriptor open
+stream_peer.py hear PORT SIZE    looks late, and compares what came
 """
 
 import random
 import select
 import socket
 import sys
+import time
 
 HOST = "127.0.0.1"
 PIECE = 200_000
@@ -84,12 +88,37 @@ def wait(port):
             print("error", error.errno)
 
 
+def talk(port, size, how):
+    listener = socket.create_server((HOST, port))
+    peer, _ = listener.accept()
+    peer.sendall(random.Random(port).randbytes(size))
+    if how == "close":
+        peer.close()
+    else:
+        peer.detach()  # so that the interpreter does not close it
+
+
+def hear(port, size):
+    with socket.create_connection((HOST, port)) as peer:
+        heard = bytearray()
+        time.sleep(0.3)  # until nothing more fits
+        while got := peer.recv(random.randint(1, 100_000)):
+            heard += got
+    if heard != random.Random(port).randbytes(size):
+        sys.exit(f"{len(heard)} bytes of {size} came, or others")
+    print("heard", len(heard))
+
+
 def main():
     role, port = sys.argv[1], int(sys.argv[2])
     if role == "echo":
         echo(port)
     elif role == "check":
         check(port, int(sys.argv[3]))
+    elif role == "talk":
+        talk(port, int(sys.argv[3]), sys.argv[4])
+    elif role == "hear":
+        hear(port, int(sys.argv[3]))
     else:
         wait(port)
 
