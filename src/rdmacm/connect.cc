@@ -28,10 +28,14 @@ bool put(std::span<const std::byte> from, std::array<std::byte, kBytes>& to, std
   return true;
 }
 
-// The RDMA IP CM header (annex A11), and behind it what the program says.
+// The RDMA IP CM header (annex A11), and behind it what the program says. Between GIDs there is no
+// header, as with the kernel's rdma_cm.
 template <std::size_t kBytes>
 bool put_request_data(const Id& id, const rdma_conn_param* param,
                       std::array<std::byte, kBytes>& to) {
+  if (id.destination().is_ib()) {
+    return put(id.connect_data, to) && put(private_data_of(param), to, id.connect_data.size());
+  }
   const wire::IpCm ip{.source_port = id.source().port(),
                       .source = id.source().gid(),
                       .destination = id.destination().gid()};
@@ -87,7 +91,7 @@ wire::TransportType transport_of(ibv_qp_type type) {
 
 wire::Req request_of(const Id& id, const rdma_conn_param* param) {
   const Agreement& agreed = id.agreement;
-  wire::Req req{.service_id = id.service_id(id.destination().port()),
+  wire::Req req{.service_id = id.service_id(id.destination()),
                 .local_ca_guid = id.port->device->guid,
                 .local_qp = {agreed.own_qp},
                 .responder_resources = agreed.reads_in,
@@ -109,7 +113,7 @@ wire::Req request_of(const Id& id, const rdma_conn_param* param) {
 }
 
 int connect_datagrams(Id& id, const rdma_conn_param* param) {
-  wire::SidrReq request{.service_id = id.service_id(id.destination().port())};
+  wire::SidrReq request{.service_id = id.service_id(id.destination())};
   if (!put_request_data(id, param, request.private_data)) return EINVAL;
   const cm::Patience patience{.response_timeout = kResponseTimeout, .retries_max = kRetriesMax};
   Turn turn(id.manager);

@@ -49,7 +49,9 @@ addrinfo question_of(const rdma_addrinfo& hints) {
   addrinfo asked{};
   if ((hints.ai_flags & RAI_PASSIVE) != 0) asked.ai_flags |= AI_PASSIVE;
   if ((hints.ai_flags & RAI_NUMERICHOST) != 0) asked.ai_flags |= AI_NUMERICHOST;
-  asked.ai_family = hints.ai_family;
+  // GIDs are written as IPv6 addresses, and those of RoCEv2 are some: IPv4 in its mapped form.
+  asked.ai_family = hints.ai_family == AF_IB ? AF_INET6 : hints.ai_family;
+  if (hints.ai_family == AF_IB) asked.ai_flags |= AI_V4MAPPED;
   switch (hints.ai_qp_type) {
     case IBV_QPT_RC:
     case IBV_QPT_UC:
@@ -81,6 +83,14 @@ void say_kind(rdma_addrinfo& made, const rdma_addrinfo& hints, int socket_type) 
                                                 : RDMA_PS_TCP;
 }
 
+// A service id with its port open where `service` named none.
+Address as_gid(const sockaddr& found, std::uint64_t port_space) {
+  const Address from = Address::from(&found).value_or(Address());
+  Address made = Address::of_service(from.gid(), port_space << 16 | from.port(), from.scope());
+  if (from.port() == 0) made.set_service_mask(RDMA_IB_IP_PS_MASK);
+  return made;
+}
+
 // 0, or what getaddrinfo(3) gives.
 int ask(const char* node, const char* service, const rdma_addrinfo& hints, rdma_addrinfo& made) {
   const addrinfo asked = question_of(hints);
@@ -91,8 +101,13 @@ int ask(const char* node, const char* service, const rdma_addrinfo& hints, rdma_
   say_kind(made, hints, found->ai_socktype);
   const bool is_passive = (hints.ai_flags & RAI_PASSIVE) != 0;
   sockaddr*& address = is_passive ? made.ai_src_addr : made.ai_dst_addr;
-  (is_passive ? made.ai_src_len : made.ai_dst_len) = found->ai_addrlen;
-  address = copy_of(found->ai_addr, found->ai_addrlen);
+  Address shown = Address::from(found->ai_addr).value_or(Address());
+  if (hints.ai_family == AF_IB) {
+    made.ai_family = AF_IB;
+    shown = as_gid(*found->ai_addr, static_cast<std::uint64_t>(made.ai_port_space));
+  }
+  (is_passive ? made.ai_src_len : made.ai_dst_len) = shown.size();
+  address = copy_of(shown.get(), shown.size());
   if (!address) return EAI_MEMORY;
   if (found->ai_canonname) {
     (is_passive ? made.ai_src_canonname : made.ai_dst_canonname) = strdup(found->ai_canonname);
@@ -187,10 +202,10 @@ int create_endpoint(rdma_cm_id** made, const rdma_addrinfo& where, ibv_pd* pd,
 
 int get_request(Id& listener, rdma_cm_id** made) {
   if (!listener.is_sync) return EINVAL;
-  if (listener.event) acknowledge(std::exchange(listener.event, nullptr));
-  rdma_cm_event* event = nullptr;
-  if (const int error = next_event(listener.events(), &event)) return error;
+  if (const int error = next_own_event(listener)) return error;
+  rdma_cm_event* const event = std::exchange(listener.event, nullptr);
   int error = event->status < 0 ? -event->status : event->status;
+  if (event->event == RDMA_CM_EVENT_DEVICE_REMOVAL) error = ENODEV;
   if (!error && event->event != RDMA_CM_EVENT_CONNECT_REQUEST) error = EINVAL;
   if (!error && listener.template_attributes) {
     ibv_qp_init_attr attributes = *listener.template_attributes;

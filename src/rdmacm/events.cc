@@ -2,7 +2,10 @@
 // What events of the engine mean for ids, and what the program is told of them. Statuses are the
 // kernel's: a negative errno, or the peer's own reason.
 #include <algorithm>
+#include <array>
 #include <memory>
+#include <optional>
+#include <span>
 #include <utility>
 #include <variant>
 
@@ -49,8 +52,30 @@ std::unique_ptr<Id> child_of(Id& listener, const cm::Event& event, Instant now) 
   return child;
 }
 
-// Who asks, as the RDMA IP CM header says (annex A11); without one, as the addresses of the MAD do.
+// What a listener finds in front of the private data: who asks, as the RDMA IP CM header says
+// (annex A11). A listener on a GID finds none, and all is the program's. Nothing: the request is
+// malformed.
+struct Asker {
+  wire::IpCm ip{};
+  std::size_t private_data_at = 0;
+};
+
+template <std::size_t kBytes>
+std::optional<Asker> asker_of(const Id& listener,
+                              const std::array<std::byte, kBytes>& private_data) {
+  if (listener.source().is_ib()) return Asker{};
+  const auto ip = wire::parse_ip_cm(private_data);
+  if (!ip) return std::nullopt;
+  return Asker{.ip = *ip, .private_data_at = wire::IpCm::kBytes};
+}
+
 void name_ends(Id& child, const Id& listener, const cm::Event& event, const wire::IpCm& ip) {
+  if (listener.source().is_ib()) {
+    const std::uint64_t service = listener.source().service();
+    child.set_source(Address::of_service(event.route.local, service, event.route.port));
+    child.set_destination(Address::of_service(event.route.remote, 0, event.route.port));
+    return;
+  }
   child.set_source(Address::of(event.route.local, listener.source().port(), event.route.port));
   child.set_destination(Address::of(ip.source, ip.source_port, event.route.port));
 }
@@ -58,6 +83,7 @@ void name_ends(Id& child, const Id& listener, const cm::Event& event, const wire
 bool is_family_wanted(const Id& listener, const Gid& address) {
   const Address source = listener.source();
   if (!source.is_any()) return true;
+  if (source.is_ib()) return true;
   const bool is_ipv4 = wire::is_ipv4(address);
   if (source.family() == AF_INET) return is_ipv4;
   return !is_ipv4 || !listener.is_ipv6_only.value_or(false);
@@ -72,13 +98,13 @@ void refuse_request(cm::Engine& engine, const cm::Event& event, wire::RejReason 
 void take_request(cm::Engine& engine, const cm::Event& event, Instant now) {
   Id& listener = id_of(event);
   const auto& req = std::get<wire::Req>(event.message);
-  const auto ip = wire::parse_ip_cm(req.private_data);
-  if (!ip || !is_family_wanted(listener, event.route.local)) {
+  const auto asker = asker_of(listener, req.private_data);
+  if (!asker || !is_family_wanted(listener, event.route.local)) {
     return refuse_request(engine, event, wire::RejReason::kUnsupportedRequest, now);
   }
   auto child = child_of(listener, event, now);
   if (!child->port) return refuse_request(engine, event, wire::RejReason::kPrimaryGid, now);
-  name_ends(*child, listener, event, *ip);
+  name_ends(*child, listener, event, asker->ip);
   Agreement& agreed = child->agreement;
   // Now, for a program may move its queue pair to RTR before it accepts.
   agreed.own_psn = static_cast<std::uint32_t>(listener.manager.draw()) & 0xFFFFFF;
@@ -97,7 +123,7 @@ void take_request(cm::Engine& engine, const cm::Event& event, Instant now) {
   auto told = std::make_unique<Event>(*child, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
   told->listen_id = &listener;
   told->counted = &listener;
-  told->set_private_data(std::span(req.private_data).subspan(wire::IpCm::kBytes), false);
+  told->set_private_data(std::span(req.private_data).subspan(asker->private_data_at), false);
   told->param.conn.responder_resources = req.initiator_depth;
   told->param.conn.initiator_depth = req.responder_resources;
   told->param.conn.flow_control = req.end_to_end_flow_control;
@@ -113,19 +139,19 @@ void take_request(cm::Engine& engine, const cm::Event& event, Instant now) {
 void take_resolve_request(cm::Engine& engine, const cm::Event& event, Instant now) {
   Id& listener = id_of(event);
   const auto& request = std::get<wire::SidrReq>(event.message);
-  const auto ip = wire::parse_ip_cm(request.private_data);
+  const auto asker = asker_of(listener, request.private_data);
   auto child = child_of(listener, event, now);
-  if (!ip || !child->port || !is_family_wanted(listener, event.route.local)) {
+  if (!asker || !child->port || !is_family_wanted(listener, event.route.local)) {
     static_cast<void>(engine.answer(event.id, {.status = wire::SidrStatus::kRejected}, now));
     return engine.release(event.id, now);
   }
-  name_ends(*child, listener, event, *ip);
+  name_ends(*child, listener, event, asker->ip);
   child->requested_service = request.service_id;
   bind_to_port(*child);
   auto told = std::make_unique<Event>(*child, RDMA_CM_EVENT_CONNECT_REQUEST, 0);
   told->listen_id = &listener;
   told->counted = &listener;
-  told->set_private_data(std::span(request.private_data).subspan(wire::IpCm::kBytes), true);
+  told->set_private_data(std::span(request.private_data).subspan(asker->private_data_at), true);
   listener.manager.enter(*child);
   engine.set_tag(event.id, reinterpret_cast<std::uint64_t>(child.release()));
   listener.events().push(std::move(told));

@@ -65,8 +65,13 @@ struct Id : rdma_cm_id {
   static Id& of(rdma_cm_id* id) { return *static_cast<Id*>(id); }
   Channel& events() const { return *static_cast<Channel*>(channel); }
   bool is_datagram() const { return qp_type == IBV_QPT_UD; }
+  // Of a port in the id's port space.
   std::uint64_t service_id(std::uint16_t number) const {
     return (std::uint64_t{ps} << 16) + number;
+  }
+  // What an address stands for.
+  std::uint64_t service_id(const Address& address) const {
+    return address.is_ib() ? address.service() : service_id(address.port());
   }
   Address source() const { return Address::from(&route.addr.src_addr).value_or(Address()); }
   Address destination() const { return Address::from(&route.addr.dst_addr).value_or(Address()); }
@@ -78,6 +83,9 @@ struct Id : rdma_cm_id {
   Stage stage_before = Stage::kIdle;  // of kAddressing: to which it returns
   bool is_sync = false;               // its calls wait for their events, in a channel of its own
   std::optional<LocalPort> port;
+  // Told already (interface_changes.h).
+  bool is_device_gone = false;
+  bool has_address_left = false;
 
   // Options.
   std::uint8_t traffic_class = 0;

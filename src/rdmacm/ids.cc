@@ -139,10 +139,19 @@ int next_event(Channel& channel, rdma_cm_event** event) {
   return 0;
 }
 
+// What it waits for is not that an address has changed.
+int next_own_event(Id& id) {
+  do {
+    if (id.event) acknowledge(std::exchange(id.event, nullptr));
+    if (const int error = next_event(id.events(), &id.event)) return error;
+  } while (id.event->event == RDMA_CM_EVENT_ADDR_CHANGE);
+  return 0;
+}
+
 int complete(Id& id) {
   if (!id.is_sync) return 0;
-  if (id.event) acknowledge(std::exchange(id.event, nullptr));
-  if (const int error = next_event(id.events(), &id.event)) return error;
+  if (const int error = next_own_event(id)) return error;
+  if (id.event->event == RDMA_CM_EVENT_DEVICE_REMOVAL) return ENODEV;
   const int status = id.event->status;
   if (status == 0) return 0;
   if (id.event->event == RDMA_CM_EVENT_REJECTED) return ECONNREFUSED;

@@ -15,6 +15,8 @@ int migrate_id(Id& id, rdma_event_channel* channel);
 void acknowledge(rdma_cm_event* event);
 // Waits for it, as the channel's descriptor does.
 int next_event(Channel& channel, rdma_cm_event** event);
+// Of an id without a channel: the next one, acknowledged with the one after it.
+int next_own_event(Id& id);
 // An id without a channel waits here for what it has begun.
 int complete(Id& id);
 // What has to be done in the program's thread before it sees an event; in connect.cc.

@@ -29,18 +29,18 @@ bool takes_ipv4(const Id& id, const Address& address) {
 
 // What binding to this address takes.
 std::vector<GsiPlace> places_of(const Id& id, const Address& address) {
-  const std::uint64_t service = id.service_id(address.port());
+  const std::uint64_t service = id.service_id(address);
   if (!address.is_any()) return {place_of(service, GsiPlace::kAddress, address.gid())};
   std::vector<GsiPlace> all;
   if (takes_ipv4(id, address)) all.push_back(place_of(service, GsiPlace::kAllIpv4));
-  if (address.family() == AF_INET6) all.push_back(place_of(service, GsiPlace::kAllIpv6));
+  if (address.family() != AF_INET) all.push_back(place_of(service, GsiPlace::kAllIpv6));
   return all;
 }
 
 }  // namespace
 
 int Ports::claim(Id& id, Address& address) {
-  if (address.port() != 0) return claim_port(id, address);
+  if (!address.is_port_open()) return claim_port(id, address);
   for (unsigned i = 0; i < kTriesMax; ++i) {
     {
       const std::lock_guard guard(lock_);
@@ -85,7 +85,7 @@ int Ports::claim_patiently(const GsiPlace& place) {
 }
 
 int Ports::find_conflict(const Id& id, const Address& address) const {
-  const std::uint64_t service = id.service_id(address.port());
+  const std::uint64_t service = id.service_id(address);
   if (!address.is_any()) {
     const auto kind = wire::is_ipv4(address.gid()) ? GsiPlace::kAllIpv4 : GsiPlace::kAllIpv6;
     const GsiPlace all = place_of(service, kind);
@@ -94,7 +94,7 @@ int Ports::find_conflict(const Id& id, const Address& address) const {
   for (const host::Interface& interface : host::all_interfaces()) {
     for (const Gid& each : interface.addresses) {
       const bool is_wanted =
-          wire::is_ipv4(each) ? takes_ipv4(id, address) : address.family() == AF_INET6;
+          wire::is_ipv4(each) ? takes_ipv4(id, address) : address.family() != AF_INET;
       const GsiPlace one = place_of(service, GsiPlace::kAddress, each);
       if (is_wanted && table_.is_claimed(&one)) return EADDRNOTAVAIL;
     }

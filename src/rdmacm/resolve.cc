@@ -27,9 +27,30 @@ int find_port(Id& id, const Address& source) {
   return id.port ? 0 : EADDRNOTAVAIL;
 }
 
+// A GID is bound to a service id, of which the mask says what counts: the port spaces of IP have
+// theirs (annex A11.4), and there a number may be left open. RDMA_PS_IB is for all of these, and
+// for any other that is named whole.
+int complete_service(const Id& id, Address& address) {
+  if (!address.is_ib()) return 0;
+  const std::uint64_t mask = address.service_mask();
+  const std::uint64_t service = address.service() & mask;
+  const auto space_mask = static_cast<std::uint64_t>(RDMA_IB_IP_PS_MASK);
+  const std::uint64_t port = service & ~space_mask;
+  for (const rdma_port_space space : {RDMA_PS_IB, RDMA_PS_TCP, RDMA_PS_UDP, RDMA_PS_IPOIB}) {
+    const std::uint64_t first = std::uint64_t{space} << 16;
+    const bool is_ours = id.ps == space || id.ps == RDMA_PS_IB;
+    if (!is_ours || (service & space_mask) != (first & mask & space_mask)) continue;
+    address = Address::of_service(address.gid(), first | port, address.scope());
+    if (port == 0) address.set_service_mask(space_mask);
+    return 0;
+  }
+  return id.ps == RDMA_PS_IB && ~mask == 0 && service != 0 ? 0 : EPROTONOSUPPORT;
+}
+
 int bind(Id& id, Address address) {
   if (!id.manager.in_owner()) return EIO;
   if (id.stage != Stage::kIdle) return EINVAL;
+  if (const int error = complete_service(id, address)) return error;
   if (const int error = id.manager.open()) return error;
   if (!address.is_any()) {
     if (const int error = find_port(id, address)) return error;
@@ -50,8 +71,13 @@ int choose_source(Id& id, const Address& destination) {
   if (!found) return found.error();
   Address source = *found;
   if (find_port(id, source) != 0) return ENODEV;
-  const std::uint16_t bound = id.source().port();
-  source.set_port(bound != 0 ? bound : id.manager.ports().borrow(id));
+  const bool is_bound = id.stage == Stage::kBound;
+  const std::uint16_t port = is_bound ? id.source().port() : id.manager.ports().borrow(id);
+  source.set_port(port);
+  if (destination.is_ib()) {
+    const std::uint64_t service = is_bound ? id.source().service() : id.service_id(port);
+    source = Address::of_service(source.gid(), service, source.scope());
+  }
   id.set_source(source);
   return 0;
 }
@@ -75,11 +101,12 @@ int resolve_address(Id& id, const sockaddr* source, const sockaddr* destination,
   if (source && id.stage == Stage::kIdle) {
     const auto from = Address::from(source);
     if (!from || from->family() != to->family()) return EINVAL;
-    if (!from->is_any() || from->port() != 0) {
+    if (!from->is_any() || !from->is_port_open()) {
       if (const int error = bind(id, *from)) return error;
     }
   }
   if (id.stage != Stage::kIdle && id.stage != Stage::kBound) return EINVAL;
+  if (id.stage == Stage::kBound && id.source().is_ib() != to->is_ib()) return EINVAL;
   Address resolved = *to;
   if (to->is_any()) {
     // Ourselves.
@@ -88,7 +115,8 @@ int resolve_address(Id& id, const sockaddr* source, const sockaddr* destination,
       loopback = {};
       loopback.bytes[15] = 1;
     }
-    resolved = Address::of(loopback, to->port(), 0);
+    resolved = to->is_ib() ? Address::of_service(loopback, to->service(), 0)
+                           : Address::of(loopback, to->port(), 0);
   }
   if (!id.port) {
     if (const int error = choose_source(id, resolved)) return error;
@@ -121,7 +149,7 @@ int resolve_route(Id& id) {
 cm::Listening listening_of(const Id& id, int backlog) {
   const Address source = id.source();
   const bool is_limited = backlog > 0 && backlog < kBacklogMax;
-  cm::Listening what{.service_id = id.service_id(source.port()),
+  cm::Listening what{.service_id = id.service_id(source),
                      .connections = !id.is_datagram(),
                      .datagrams = id.is_datagram(),
                      .backlog = static_cast<std::uint32_t>(is_limited ? backlog : kBacklogMax),
@@ -175,7 +203,7 @@ int listen(Id& id, int backlog) {
     return error;
   }
   LOG_DEBUG("service 0x%llx: listening",
-            static_cast<unsigned long long>(id.service_id(id.source().port())));
+            static_cast<unsigned long long>(id.service_id(id.source())));
   id.manager.listen_on_wire(id.source().is_loopback() || id.manager.devices().are_all_loopback());
   return 0;
 }

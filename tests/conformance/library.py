@@ -5,6 +5,7 @@ import contextlib
 import ctypes
 import os
 import pathlib
+import random
 import re
 import signal
 import socket
@@ -71,6 +72,16 @@ def free_port():
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return probe.getsockname()[1]
+
+
+def free_service(space):
+    """A port of rdma_cm that no process of ours has. Not one that programs get who want any."""
+    with open("/proc/net/unix", encoding="ascii", errors="replace") as lines:
+        taken = lines.read()
+    while True:
+        port = random.randrange(20_000, 32_768)
+        if f"@verbena/port/{PORT_SPACES[space] << 16 | port:016x}/" not in taken:
+            return port
 
 
 def is_listening(port):

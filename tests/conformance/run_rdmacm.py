@@ -23,35 +23,56 @@ SILENCE = 20  # far less than a client waits for an answer that it was told to w
 GROWTH_KIB = 4096  # that thousands of connections may leave; the heap is never quite the same
 HOST = "127.0.0.1"
 
-# Server, client (`{host}` is where), port space, port, and what the client must print.
+GID = "::ffff:127.0.0.1"
+IPV6 = "::1"
+
+# Server, client (`{host}` is where), port space, port (0: {port} is a free one), and what the
+# client must print. udaddy has a port that nobody can change.
 PAIRS = [
-    ("rping -s -C 10 -v", "rping -c -a {host} -C 10 -v", "tcp", 7174, "rdma-ping-9"),
-    ("rping -s -C 3 -S 4096 -V", "rping -c -a {host} -C 3 -S 4096 -V", "tcp", 7174, ""),
-    ("rping -s -q -C 5", "rping -c -q -a {host} -C 5", "tcp", 7174, ""),
-    ("ucmatose", "ucmatose -s {host}", "tcp", 7471, "return status 0"),
-    ("ucmatose -c 20 -C 50 -S 4000", "ucmatose -s {host} -c 20 -C 50 -S 4000", "tcp", 7471,
+    ("rping -s -p {port} -C 10 -v", "rping -c -a {host} -p {port} -C 10 -v", "tcp", 0,
+     "rdma-ping-9"),
+    ("rping -s -p {port} -C 3 -S 4096 -V", "rping -c -a {host} -p {port} -C 3 -S 4096 -V", "tcp",
+     0, ""),
+    ("rping -s -p {port} -q -C 5", "rping -c -q -a {host} -p {port} -C 5", "tcp", 0, ""),
+    ("ucmatose -p {port}", "ucmatose -s {host} -p {port}", "tcp", 0, "return status 0"),
+    ("ucmatose -p {port} -c 20 -C 50 -S 4000", "ucmatose -s {host} -p {port} -c 20 -C 50 -S 4000",
+     "tcp", 0, "return status 0"),
+    ("ucmatose -p {port} -m", "ucmatose -s {host} -p {port} -m", "tcp", 0, "return status 0"),
+    ("ucmatose -p {port} -f gid", "ucmatose -s {gid} -p {port} -f gid", "tcp", 0,
      "return status 0"),
-    ("ucmatose -m", "ucmatose -s {host} -m", "tcp", 7471, "return status 0"),
+    ("ucmatose -p {port} -f gid -b {ipv6}", "ucmatose -s {ipv6} -p {port} -f gid", "tcp", 0,
+     "return status 0"),
+    ("ucmatose -p {port} -f gid -P ib", "ucmatose -s {gid} -p {port} -f gid -P ib", "ib", 0,
+     "return status 0"),
+    ("udaddy -f gid", "udaddy -s {gid} -f gid", "udp", 7174, "return status 0"),
     ("udaddy", "udaddy -s {host}", "udp", 7174, "return status 0"),
     ("udaddy -c 5 -C 20", "udaddy -s {host} -c 5 -C 20", "udp", 7174, "return status 0"),
-    ("rdma_server", "rdma_client -s {host}", "tcp", 7471, "end 0"),
-    ("rdma_xserver -p 7472", "rdma_xclient -s {host} -p 7472", "tcp", 7472, "end 0"),
-    ("rdma_xserver -p 7472 -c x", "rdma_xclient -s {host} -p 7472 -c x", "ib", 7472, "end 0"),
-    ("ib_write_bw -R -n 200 -p 18515", "ib_write_bw -R -n 200 -p 18515 {host}", "tcp", 18515,
+    ("rdma_server -p {port}", "rdma_client -s {host} -p {port}", "tcp", 0, "end 0"),
+    ("rdma_xserver -p {port}", "rdma_xclient -s {host} -p {port}", "tcp", 0, "end 0"),
+    ("rdma_xserver -p {port} -c x", "rdma_xclient -s {host} -p {port} -c x", "ib", 0, "end 0"),
+    ("ib_write_bw -R -n 200 -p {port}", "ib_write_bw -R -n 200 -p {port} {host}", "tcp", 0,
      "BW average"),
-    ("ib_send_bw -R -n 200", "ib_send_bw -R -n 200 {host}", "tcp", 18515, "BW average"),
-    ("ib_send_lat -R -n 200", "ib_send_lat -R -n 200 {host}", "tcp", 18515, "t_typical"),
-    ("ib_read_lat -R -n 200", "ib_read_lat -R -n 200 {host}", "tcp", 18515, "t_typical"),
+    ("ib_send_bw -R -n 200 -p {port}", "ib_send_bw -R -n 200 -p {port} {host}", "tcp", 0,
+     "BW average"),
+    ("ib_send_lat -R -n 200 -p {port}", "ib_send_lat -R -n 200 -p {port} {host}", "tcp", 0,
+     "t_typical"),
+    ("ib_read_lat -R -n 200 -p {port}", "ib_read_lat -R -n 200 -p {port} {host}", "tcp", 0,
+     "t_typical"),
 ]
 # Its server serves on and on.
-ENDLESS = ("cmtime -c 100", "cmtime -s {host} -c 100", "tcp", 7471, "disconnect")
+ENDLESS = ("cmtime -c 100 -p {port}", "cmtime -s {host} -c 100 -p {port}", "tcp", 0, "disconnect")
+
+
+def with_port(words, port):
+    return words.format(host=HOST, gid=GID, ipv6=IPV6, port=port).split()
 
 
 def run_pair(variables, case, is_endless=False):
     server_words, client_words, space, port, expected = case
+    port = port or library.free_service(space)
     # The kernel takes the names of who went before back a moment after that.
     library.wait_for(lambda: not library.is_served(space, port), SECONDS)
-    server = library.Program(server_words.split(), variables)
+    server = library.Program(with_port(server_words, port), variables)
     client = None
     try:
         ready = library.wait_for(
@@ -59,7 +80,7 @@ def run_pair(variables, case, is_endless=False):
         )
         if not ready or server.process.poll() is not None:
             raise library.Failure("the server does not listen\n" + server.output())
-        client = library.Program(client_words.format(host=HOST).split(), variables)
+        client = library.Program(with_port(client_words, port), variables)
         both = [client] if is_endless else [client, server]
         library.wait_for(lambda: all(one.process.poll() is not None for one in both), SECONDS)
         wrong = [one.arguments[0] for one in both if one.process.poll() != 0]
@@ -86,25 +107,31 @@ def run_alone(variables, words, expected, seconds):
 
 
 def run_port_taken(variables):
-    first = library.Program(["rping", "-s"], variables)
+    port = library.free_service("tcp")
+    first = library.Program(["rping", "-s", "-p", str(port)], variables)
     try:
-        if not library.wait_for(lambda: library.is_served("tcp", 7174), SECONDS):
+        if not library.wait_for(lambda: library.is_served("tcp", port), SECONDS):
             raise library.Failure("the server does not listen\n" + first.output())
-        run_alone(variables, "rping -s", "rdma_bind_addr: ", SECONDS)
-        run_alone(variables, f"rping -s -a {HOST}", "rdma_bind_addr: ", SECONDS)
+        for words in (f"rping -s -p {port}", f"rping -s -a {HOST} -p {port}",
+                      f"ucmatose -p {port}", f"ucmatose -f gid -p {port}",
+                      f"ucmatose -f gid -b {GID} -p {port}"):
+            run_alone(variables, words, "rdma_bind_addr: " if "rping" in words else "bind addr",
+                      SECONDS)
     finally:
         first.kill()
     # The port is free as soon as its process is gone, however it went.
-    run_pair(variables, PAIRS[0])
+    server, client, space, _, expected = PAIRS[0]
+    run_pair(variables, (server, client, space, port, expected))
 
 
 def run_dying_server(variables):
     """A client whose server is killed hears of it."""
-    server = library.Program(["rping", "-s", "-P"], variables)
+    port = library.free_service("tcp")
+    server = library.Program(["rping", "-s", "-P", "-p", str(port)], variables)
     client = None
     try:
-        library.wait_for(lambda: library.is_served("tcp", 7174), SECONDS)
-        client = library.Program(["rping", "-c", "-a", HOST, "-v"], variables)
+        library.wait_for(lambda: library.is_served("tcp", port), SECONDS)
+        client = library.Program(["rping", "-c", "-a", HOST, "-p", str(port), "-v"], variables)
         if not library.wait_for(lambda: "rdma-ping-100:" in client.output(), SECONDS):
             raise library.Failure("no connection\n" + library.told(client, server))
         server.kill()
@@ -119,11 +146,13 @@ def run_dying_server(variables):
 def run_silent_server(variables, program):
     """A server that took the request, does not answer and is killed: its client hears of it, and
     not only when it would have given up, which takes minutes."""
-    server = library.Program([program, "7602"], variables)
+    port = library.free_service("tcp")
+    server = library.Program([program, str(port)], variables)
     client = None
     try:
-        library.wait_for(lambda: library.is_served("tcp", 7602), SECONDS)
-        client = library.Program(["rping", "-c", "-a", HOST, "-p", "7602", "-C", "1"], variables)
+        library.wait_for(lambda: library.is_served("tcp", port), SECONDS)
+        client = library.Program(["rping", "-c", "-a", HOST, "-p", str(port), "-C", "1"],
+                                 variables)
         if not library.wait_for(lambda: "asked" in server.output(), SECONDS):
             raise library.Failure("no request\n" + library.told(client, server))
         time.sleep(0.5)  # until the client has asked again, and was told to wait
@@ -145,8 +174,9 @@ def run_churn(variables, program):
     is_long = os.environ.get("VERBENA_TEST_MODE") == "long"
     by_wire = variables.get("VERBENA_PATH") == "wire"
     connections = 333_334 if is_long else 2_000 if by_wire else 10_000
+    words = [program, str(connections), "3", str(library.free_service("tcp"))]
     done = subprocess.run(
-        [program, str(connections), "3", "7601"], env=variables, capture_output=True, text=True,
+        words, env=variables, capture_output=True, text=True,
         timeout=3600 if is_long else 3 * SECONDS, check=False)
     shown = re.findall(r"^(\w+) (\d): \d+ connections, (\d+) KiB, (\d+) descriptors$",
                        done.stdout, re.MULTILINE)
@@ -175,14 +205,19 @@ def run_pyverbs(variables, folder):
         raise library.Failure(done.stdout + done.stderr)
 
 
+def named(case):
+    return " ".join(with_port(case[1], "PORT"))
+
+
 def run_all(report, variables, churn, silent):
     for case in PAIRS:
         if not shutil.which(case[0].split()[0]):
             raise SystemExit(f"{case[0].split()[0]} is not installed: run scripts/setup test")
-        report.case(case[1].format(host=HOST), lambda case=case: run_pair(variables, case))
-    report.case(ENDLESS[1].format(host=HOST), lambda: run_pair(variables, ENDLESS, True))
+        report.case(named(case), lambda case=case: run_pair(variables, case))
+    report.case(named(ENDLESS), lambda: run_pair(variables, ENDLESS, True))
     report.case("nobody listens: REQ", lambda: run_alone(
-        variables, f"rping -c -a {HOST} -C 1", "RDMA_CM_EVENT_REJECTED, error 8", SECONDS))
+        variables, f"rping -c -a {HOST} -p {library.free_service('tcp')} -C 1",
+        "RDMA_CM_EVENT_REJECTED, error 8", SECONDS))
     report.case("nobody listens: SIDR_REQ", lambda: run_alone(
         variables, f"udaddy -s {HOST}", "RDMA_CM_EVENT_UNREACHABLE, error: 1", SECONDS))
     report.case("a port that is taken", lambda: run_port_taken(variables))

@@ -33,10 +33,13 @@ STREAMS = [
     ("rstream -f ip -S 64 -C 100 -I 5", ""),
     ("rstream -f name -S 64 -C 100 -I 5", ""),
     ("rstream -f ipv6 -S 64 -C 100 -I 5", "ipv6"),
+    ("rstream -f gid -S all -C 20 -I 5 -T v", "gid"),
+    ("rstream -f gid -S 64 -C 100 -I 5", "ipv6"),
     ("rstream -i 0 -S 32 -C 1000 -I 5 -T v", ""),
     ("rstream -B 1000 -S 5000 -C 100 -I 5 -T v", ""),
     ("rstream -k 1 -S 64 -C 100 -I 5", ""),
     ("riostream -S all -C 20 -I 5 -T v", ""),
+    ("riostream -f gid -S 64 -C 100 -I 5", "gid"),
     ("riostream -T a -S 65536 -C 100 -I 5", ""),
     ("riostream -T b -S 4096 -C 100 -I 5", ""),
     ("riostream -T n -S 1000000 -C 20 -I 5 -T v", ""),
@@ -57,7 +60,7 @@ FILE_SIZE = 5_000_001
 
 
 def run_stream(variables, words, kind):
-    host = "::1" if kind == "ipv6" else HOST
+    host = {"ipv6": "::1", "gid": "::ffff:127.0.0.1"}.get(kind, HOST)
     library.wait_for(lambda: not is_served("tcp", PORT), SECONDS)
     server = library.Program([*words.split(), "-b", host], variables)
     client = None
