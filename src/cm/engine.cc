@@ -49,17 +49,24 @@ Result<Connection*, Refusal> Engine::allowed(CommId id, Input command) {
 
 Result<ListenerId, Refusal> Engine::listen(const Listening& what) { return listeners_.add(what); }
 
+// A connection of ours that is about to ask. Null: there is no room.
+Connection* Engine::make_asking(const Route& route, std::uint64_t service_id, std::uint64_t tag) {
+  Connection* const made = connections_.make();
+  if (made == nullptr) return nullptr;
+  made->tag = tag;
+  made->route = route;
+  made->service_id = service_id;
+  return made;
+}
+
 Result<CommId, Refusal> Engine::connect(const Route& route, const wire::Req& req, std::uint64_t tag,
                                         Instant now) {
   if (!can_be_sent(req)) return refuse(Refusal::kInvalid);
-  Connection* const made = connections_.make();
+  Connection* const made = make_asking(route, req.service_id, tag);
   if (made == nullptr) return refuse(Refusal::kNoRoom);
   Connection& c = *made;
   c.role = Role::kActive;
   c.state = State::kRequestSent;
-  c.tag = tag;
-  c.route = route;
-  c.service_id = req.service_id;
   c.local_guid = req.local_ca_guid;
   c.local_qp = req.local_qp;
   c.retries_max = req.max_cm_retries;
@@ -77,14 +84,11 @@ Result<CommId, Refusal> Engine::connect(const Route& route, const wire::Req& req
 Result<CommId, Refusal> Engine::resolve(const Route& route, const wire::SidrReq& request,
                                         const Patience& patience, std::uint64_t tag, Instant now) {
   if (patience.response_timeout > 31) return refuse(Refusal::kInvalid);
-  Connection* const made = connections_.make();
+  Connection* const made = make_asking(route, request.service_id, tag);
   if (made == nullptr) return refuse(Refusal::kNoRoom);
   Connection& c = *made;
   c.role = Role::kResolver;
   c.state = State::kResolving;
-  c.tag = tag;
-  c.route = route;
-  c.service_id = request.service_id;
   c.retries_max = patience.retries_max;
   c.wait = bounded(time_of(patience.response_timeout));
   wire::SidrReq said = request;

@@ -126,6 +126,7 @@ class Engine {
 
   Action decide(State state, Input input);
   // The connection, where the command fits its state.
+  Connection* make_asking(const Route& route, std::uint64_t service_id, std::uint64_t tag);
   Result<Connection*, Refusal> allowed(CommId id, Input command);
 
   // Classify: engine_match.cc.
