@@ -61,16 +61,18 @@ struct GsiPlace {
   Gid address{};
 };
 
+// `interfaces_changed`: network interfaces, or their addresses.
 struct GsiEvents {
   void* context = nullptr;
   void (*arrived)(void* context, const GsiMad* mad) = nullptr;
   void (*gone)(void* context, std::uint32_t slot) = nullptr;
+  void (*interfaces_changed)(void* context) = nullptr;
 };
 
 // What libibverbs.so exports as verbena_gsi_table@VERBENA_PRIVATE_1, for librdmacm.so: queue pair 1
 // and who serves what on this host. Functions give 0 or an errno value.
 struct GsiTable {
-  static constexpr std::uint32_t kVersion = 1;
+  static constexpr std::uint32_t kVersion = 2;
   std::uint32_t version = kVersion;
   std::uint32_t size = sizeof(GsiTable);
 

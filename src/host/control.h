@@ -87,6 +87,10 @@ class ControlEvents {
   // Somebody called nudge(). Before anything else of this turn, and before anything uses the heap.
   virtual void nudged() {}
 
+  // Network interfaces or their addresses have changed. Not where the control thread has no
+  // descriptor table of its own.
+  virtual void interfaces_changed() {}
+
   // No descriptor is left: closes those in the control thread's table that can be done without.
   // False: there were none. Calls nothing of Control.
   virtual bool spare_descriptors() { return false; }

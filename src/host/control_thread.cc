@@ -76,6 +76,7 @@ auto ControlThread::open(const Self& self) -> Result<Opened, ControlError> {
   user_ = geteuid();
   const auto slot = take_slot();
   if (!slot) return refuse(slot.error());
+  if (table_.is_own()) interfaces_.open(table_, poller_);
   return Opened{*slot, std::move(*page)};
 }
 
@@ -144,7 +145,7 @@ void ControlThread::run() {
 
 void ControlThread::turn() {
   const Instant deadline =
-      std::min({links_.next_deadline(), tick_at_,
+      std::min({links_.next_deadline(), tick_at_, interfaces_.next_deadline(),
                 no_accept_before_ > now_ ? no_accept_before_ : Instant::never()});
   const Duration heartbeat = table_.is_own() ? kHeartbeat : kHeartbeatInSharedTable;
   const Duration limit =
@@ -164,6 +165,7 @@ void ControlThread::turn() {
     switch (each.what.source) {
       case Source::kMailbox: read_signals(); break;
       case Source::kLink: links_.ready(each.what.number, each.writable); break;
+      case Source::kInterfaces: interfaces_.heard(poller_, now_); break;
       case Source::kPeerProcess: links_.process_ended(each.what.number); break;
       case Source::kListener:
         for (Listener& listener : listeners_) {
@@ -177,6 +179,7 @@ void ControlThread::turn() {
     tick_at_ = Instant::never();
     events_.tick(now_);
   }
+  if (interfaces_.take_change(poller_, now_)) events_.interfaces_changed();
   links_.tend();
   update_listeners();
   follow_user();

@@ -13,6 +13,7 @@
 #include "base/types.h"
 #include "host/control.h"
 #include "host/descriptor_table.h"
+#include "host/interface_watch.h"
 #include "host/links.h"
 #include "host/mailbox.h"
 #include "host/poller.h"
@@ -73,6 +74,7 @@ class ControlThread {
   DescriptorTable table_;
   Poller poller_;
   Links links_;
+  InterfaceWatch interfaces_;
   PrivateFd signals_;
   PrivateFd page_fd_;
   PrivateFd pidfd_;

@@ -16,7 +16,7 @@
 
 namespace verbena::host {
 
-enum class Source : std::uint8_t { kMailbox, kListener, kLink, kPeerProcess };
+enum class Source : std::uint8_t { kMailbox, kListener, kLink, kPeerProcess, kInterfaces };
 
 // A thing that is waited for: its kind, and which of that kind. Numbers are not used again, so an
 // event that was fetched before its thing went finds nobody.

@@ -93,6 +93,12 @@ inline int file_system(int fd, struct statfs& system) {
   return static_cast<int>(syscall(SYS_fstatfs, fd, &system));
 }
 
+// For what the kernel tells of network interfaces; never waits.
+inline int route_socket() {
+  constexpr int kType = SOCK_RAW | SOCK_CLOEXEC | SOCK_NONBLOCK;
+  return static_cast<int>(syscall(SYS_socket, AF_NETLINK, kType, 0));  // NETLINK_ROUTE
+}
+
 // For names and messages of unix datagrams; never waits.
 inline int datagram_socket() {
   constexpr int kType = SOCK_DGRAM | SOCK_CLOEXEC | SOCK_NONBLOCK;

@@ -150,7 +150,16 @@ WireNic* Engine::wire_for(SlotNumber slot) {
   return wire->receive_for(slot) ? wire : nullptr;
 }
 
+// Programs' descriptors are not to be touched by the control thread, which hears of it.
+void Engine::interfaces_changed() {
+  have_interfaces_changed_.store(true, std::memory_order_release);
+  if (is_running_.load(std::memory_order_acquire)) {
+    doorbell_->ring_and_wake(QpTable::kDatagramIndex);
+  }
+}
+
 void Engine::run() {
+  is_running_.store(true, std::memory_order_release);
   const Duration linger = processor_count() > 1 ? kLinger : Duration();
   Instant lingers_until;
   Instant lingers_again;
@@ -158,6 +167,10 @@ void Engine::run() {
   for (;;) {
     const Instant now = clock_now();
     fire_timers(now);
+    if (have_interfaces_changed_.load(std::memory_order_acquire)) {
+      have_interfaces_changed_.store(false, std::memory_order_relaxed);
+      nic_.contexts().look();
+    }
     // A program that polls now and then has a use for the core itself.
     if (polls_.load(std::memory_order_relaxed) != polls) {
       polls = polls_.load(std::memory_order_relaxed);

@@ -72,6 +72,8 @@ class Engine {
   // Null before the first wire_for().
   WireNic* wire() const { return wire_.load(std::memory_order_acquire); }
   void wake_for_wire() { doorbell_->ring_and_wake(QpTable::kDatagramIndex); }
+  // Network interfaces or their addresses may have changed: the NIC thread looks, and tells.
+  void interfaces_changed();
   // Moves while somebody polls.
   std::uint32_t polls() const { return polls_.load(std::memory_order_relaxed); }
 
@@ -135,6 +137,9 @@ class Engine {
   std::uint32_t posts_seen_ = 0;          // with watched_lock_
   std::uint32_t finds_without_post_ = 0;  // with watched_lock_
   std::atomic<bool> is_scanning_{false};
+
+  std::atomic<bool> is_running_{false};  // the NIC thread
+  std::atomic<bool> have_interfaces_changed_{true};
 
   alignas(64) std::atomic<std::uint32_t> polls_{0};  // the lease
   std::atomic<std::uint32_t> posts_{0};

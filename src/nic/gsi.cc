@@ -202,8 +202,10 @@ void Gsi::send_to_slot(SlotNumber slot, const GsiMad& mad) {
   if (outgoing_.size() > 1) return;  // one task for all that come until it runs
   is_sending_.store(1, std::memory_order_relaxed);
   if (control_->submit([this] { distribute(); })) return;
+  // The control thread has ended, or has too much to do: what is lossy is lost.
   outgoing_.clear();
   is_sending_.store(0, std::memory_order_release);
+  futex_wake(is_sending_, INT32_MAX, FutexScope::kProcess);
 }
 
 // ------------------------------------------------------------------------------------- the wire
@@ -264,7 +266,7 @@ void Gsi::distribute() {
     if (!outgoing_.empty()) return;  // there is another task
     is_sending_.store(0, std::memory_order_release);
   }
-  futex_wake(is_sending_, 1, FutexScope::kProcess);
+  futex_wake(is_sending_, INT32_MAX, FutexScope::kProcess);
 }
 
 void Gsi::flush() {
@@ -337,6 +339,15 @@ void Gsi::peer_down(host::PeerId peer) {
     if (events_.gone) events_.gone(events_.context, partner.first.value);
     return true;
   });
+}
+
+void Gsi::interfaces_changed() {
+  {
+    const std::lock_guard guard(known_lock_);
+    known_.fill(std::nullopt);
+  }
+  const std::lock_guard guard(receiver_lock_);
+  if (events_.interfaces_changed) events_.interfaces_changed(events_.context);
 }
 
 void Gsi::slot_is_ours(SlotNumber slot) {

@@ -67,6 +67,7 @@ class Gsi {
   void slot_answered(SlotNumber slot, std::optional<host::PeerId> holder);
   void slot_is_ours(SlotNumber slot);
   void peer_down(host::PeerId peer);
+  void interfaces_changed();
   void tick(Instant now);
   Instant next_deadline() const { return next_; }
 

@@ -191,6 +191,11 @@ void Links::hold_back(const Offer& offer, Process& process) {
   plan_tick();
 }
 
+void Links::interfaces_changed() {
+  engine_.interfaces_changed();
+  engine_.gsi().interfaces_changed();
+}
+
 void Links::nudged() { nic_.sharing().serve_undo_requests(); }
 
 void Links::try_offers(Instant now) {

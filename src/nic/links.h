@@ -194,6 +194,7 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
                host::PrivateFd attachment) override;
   void tick(Instant now) override;
   void nudged() override;
+  void interfaces_changed() override;
   bool spare_descriptors() override;
 
   void try_offers(Instant now);

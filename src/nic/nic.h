@@ -18,6 +18,7 @@
 #include "nic/address_handles.h"
 #include "nic/device.h"
 #include "nic/error.h"
+#include "nic/open_contexts.h"
 #include "nic/qp_table.h"
 #include "nic/xrc_domains.h"
 
@@ -67,6 +68,7 @@ class Nic {
   AddressHandles& address_handles() { return address_handles_; }
   QpTable& queue_pairs() { return queue_pairs_; }
   XrcDomains& xrc_domains() { return xrc_domains_; }
+  OpenContexts& contexts() { return contexts_; }
   PdId new_domain() { return {next_domain_.fetch_add(1, std::memory_order_relaxed)}; }
 
   // Null before the first queue pair.
@@ -96,6 +98,7 @@ class Nic {
   memory::RegionTable regions_;
   AddressHandles address_handles_;
   XrcDomains xrc_domains_;
+  OpenContexts contexts_{*this};
   std::unique_ptr<Sharing> sharing_;
   Counts counts_;
   std::atomic<bool> sends_to_groups_{false};

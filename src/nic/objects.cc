@@ -45,9 +45,16 @@ memory::RegionConfig region_of(const Mr& mr) {
 }  // namespace
 
 Context::Context(const Device& device, std::unique_ptr<EventQueue<AsyncEvent>> async, Nic& nic)
-    : device_(device), async_(std::move(async)), nic_(&nic), guard_(&nic.guard()) {}
+    : device_(device), async_(std::move(async)), nic_(&nic), guard_(&nic.guard()) {
+  told_ = {.is_there = true, .is_up = device.is_up, .gids = {}};
+  if (device.is_up) told_.gids = device.gids;
+  nic.contexts().add(*this);
+}
 
-Context::~Context() = default;
+// In a child after fork the list is of the parent's NIC, with locks that nobody may give back.
+Context::~Context() {
+  if (nic().in_owner()) nic().contexts().remove(*this);
+}
 
 Result<std::unique_ptr<Context>, Error> Context::open(const Device& device) {
   auto async = EventQueue<AsyncEvent>::create();
@@ -62,6 +69,7 @@ bool Context::move_to_child() {
   if (objects_.load(std::memory_order_relaxed) != 0 || !async_->leave_parent()) return false;
   nic_.store(&Nic::current(), std::memory_order_relaxed);
   guard_.store(&nic().guard(), std::memory_order_relaxed);
+  nic().contexts().add(*this);
   return true;
 }
 
@@ -93,7 +101,12 @@ Device Context::ask() const {
 
 Result<AsyncEvent, Error> next_async_event(Context& context) {
   if (!context.is_usable()) return refuse(Error::kGone);
-  return context.async_events().take([](const AsyncEvent& event) { event.count->delivered(); });
+  // Who waits for events wants those of the interface, too, whatever it has made so far. Where this
+  // process has no place on the host there are none.
+  static_cast<void>(context.nic().start_engine());
+  return context.async_events().take([](const AsyncEvent& event) {
+    if (event.count) event.count->delivered();
+  });
 }
 
 Result<Pd*, Error> alloc_pd(Context& context) {

@@ -39,12 +39,17 @@ enum class AsyncKind : std::uint8_t {
   kSendQueueDrained,
   kLastReceiveReached,
   kSrqLimitReached,
+  // Of the device and its port: no object has these.
+  kDeviceFatal,
+  kPortError,
+  kPortActive,
+  kGidChange,
 };
 
 struct AsyncEvent {
   AsyncKind kind = AsyncKind::kQpFatal;
-  void* cookie = nullptr;       // of the object
-  EventCount* count = nullptr;  // of the object: acknowledge here
+  void* cookie = nullptr;       // of the object, if there is one
+  EventCount* count = nullptr;  // the same: acknowledge here
 };
 
 // An open device. Opening costs nothing: no thread, no slot, one descriptor for asynchronous
@@ -65,6 +70,14 @@ class Context {
   // From the interface, a few milliseconds ago at most: addresses change while a device is open.
   std::vector<Gid> gids() const;
   bool port_is_up() const;
+  // From OpenContexts, which knows all interfaces: tells the program what is other than it was the
+  // last time, or in the list of devices.
+  struct Seen {
+    bool is_there = false;
+    bool is_up = false;
+    std::vector<Gid> gids;  // while it is up
+  };
+  void tell_changes(Seen now);
 
  private:
   Context(const Device& device, std::unique_ptr<EventQueue<AsyncEvent>> async, Nic& nic);
@@ -77,6 +90,7 @@ class Context {
   mutable Device seen_;
   mutable Instant seen_until_;
   std::unique_ptr<EventQueue<AsyncEvent>> async_;
+  Seen told_;  // OpenContexts's
   std::atomic<Nic*> nic_;
   std::atomic<const host::ForkGuard*> guard_;  // of nic_
   std::atomic<int> objects_{0};

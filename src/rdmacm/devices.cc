@@ -82,6 +82,12 @@ std::optional<LocalPort> Devices::find(const Gid& address, std::uint32_t interfa
   return found->port;
 }
 
+void Devices::forget_addresses() {
+  const std::lock_guard guard(lock_);
+  known_until_ = Instant();
+  way_.reset();
+}
+
 bool Devices::are_all_loopback() {
   const std::lock_guard guard(lock_);
   look(clock_now());

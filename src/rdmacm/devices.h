@@ -43,6 +43,8 @@ class Devices {
   // None: no device has this address. `interface`: 0 is any.
   std::optional<LocalPort> find(const Gid& address, std::uint32_t interface, Instant now);
   bool are_all_loopback();
+  // Interfaces or addresses have changed: what was seen of them counts no more.
+  void forget_addresses();
   // Where the system would send from; errno: it would not.
   Result<Address, int> source_towards(const Address& destination, Instant now);
   // The domain of a device for all who bring none. Null: errno says why.

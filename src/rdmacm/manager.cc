@@ -90,7 +90,9 @@ int Manager::open() {
   const std::lock_guard guard(opening_lock_);
   if (is_open_.load(std::memory_order_relaxed)) return 0;
   std::uint32_t slot = 0;
-  const GsiEvents events{.context = this, .arrived = arrived, .gone = gone};
+  changes_.begin(host::all_interfaces());
+  const GsiEvents events{
+      .context = this, .arrived = arrived, .gone = gone, .interfaces_changed = interfaces_changed};
   if (const int error = table_->open(&events, &slot)) return error;
   {
     const std::lock_guard engine_guard(lock_);
@@ -131,6 +133,19 @@ void Manager::gone(void* context, std::uint32_t slot) {
   manager.wake();
 }
 
+void Manager::interfaces_changed(void* context) {
+  Manager& manager = *static_cast<Manager*>(context);
+  manager.have_interfaces_changed_.store(true, std::memory_order_release);
+  manager.wake();
+}
+
+void Manager::look_at_interfaces() {
+  const std::vector<host::Interface> present = host::all_interfaces();
+  devices_.forget_addresses();
+  const std::lock_guard guard(lock_);
+  changes_.look(present);
+}
+
 void Manager::wake() {
   wakes_.fetch_add(1, std::memory_order_release);
   futex_wake(wakes_, 1, FutexScope::kProcess);
@@ -151,6 +166,7 @@ void Manager::run() {
       mads.swap(inbox_);
       gone.swap(gone_);
     }
+    if (have_interfaces_changed_.exchange(false, std::memory_order_acq_rel)) look_at_interfaces();
     const bool leaves = leaving_.load(std::memory_order_acquire) == kAsked;
     std::vector<GsiMad> outgoing;
     const Instant now = clock_now();
@@ -246,6 +262,7 @@ Instant Manager::look_for_neighbours(Instant now) {
 }
 
 void Manager::forget(Id& id) {
+  changes_.remove(id);
   connections_.erase(&id);
   std::erase_if(resolving_, [&](const Resolving& each) { return each.id == &id; });
 }

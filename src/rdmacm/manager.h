@@ -29,6 +29,7 @@
 #include "rdmacm/border.h"
 #include "rdmacm/devices.h"
 #include "rdmacm/id.h"
+#include "rdmacm/interface_changes.h"
 #include "rdmacm/ports.h"
 
 namespace verbena::rdmacm {
@@ -43,6 +44,7 @@ class Manager {
   bool in_owner() const { return guard_.in_owner(); }
   Devices& devices() { return devices_; }
   Ports& ports() { return ports_; }
+  InterfaceChanges& changes() { return changes_; }
   // Takes a place on this host, for whoever is about to connect or listen. 0, or an errno.
   int open();
   // From exit(): peers hear that the connections end. Takes no lock, for the caller may hold any;
@@ -65,11 +67,13 @@ class Manager {
   explicit Manager(const GsiTable* table) : table_(table), ports_(*table) {}
   static void arrived(void* manager, const GsiMad* mad);
   static void gone(void* manager, std::uint32_t slot);
+  static void interfaces_changed(void* manager);
   static void* run_thread(void* manager);
   void run();
   void receive(const std::vector<GsiMad>& mads, Instant now);
   void disconnect_from(SlotNumber slot, Instant now);
   void release_all(Instant now);
+  void look_at_interfaces();
   // With the lock. When to come again.
   Instant look_for_neighbours(Instant now);
   // With the lock: events to ids, and what is to be sent to `outgoing`.
@@ -81,6 +85,7 @@ class Manager {
   host::ForkGuard guard_;
   Devices devices_;
   Ports ports_;
+  InterfaceChanges changes_;
 
   Mutex opening_lock_;
   std::atomic<bool> is_open_{false};
@@ -102,6 +107,7 @@ class Manager {
   Mutex inbox_lock_;
   std::vector<GsiMad> inbox_;
   std::vector<SlotNumber> gone_;
+  std::atomic<bool> have_interfaces_changed_{true};
   std::atomic<std::uint32_t> wakes_{0};
 
   // exit() is under way: 0, asked for, done; a futex.

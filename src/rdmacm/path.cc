@@ -24,6 +24,7 @@ ibv_gid gid_of(const Gid& gid) {
 }  // namespace
 
 void bind_to_port(Id& id) {
+  id.manager.changes().add(id);
   id.verbs = id.port->device->context;
   id.port_num = 1;
   if (!id.pd) id.pd = id.manager.devices().domain_of(*id.port->device);

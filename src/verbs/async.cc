@@ -18,6 +18,14 @@ ibv_async_event of_qp(void* cookie, ibv_event_type type) {
   return {.element = {.qp = static_cast<Qp*>(cookie)->plain()}, .event_type = type};
 }
 
+// Each device has one port.
+ibv_async_event of_port(ibv_event_type type) {
+  ibv_async_event event{};
+  event.element.port_num = 1;
+  event.event_type = type;
+  return event;
+}
+
 ibv_async_event translate(const nic::AsyncEvent& event) {
   switch (event.kind) {
     case nic::AsyncKind::kCqError: return of_cq(event.cookie, IBV_EVENT_CQ_ERR);
@@ -29,6 +37,10 @@ ibv_async_event translate(const nic::AsyncEvent& event) {
     case nic::AsyncKind::kSendQueueDrained: return of_qp(event.cookie, IBV_EVENT_SQ_DRAINED);
     case nic::AsyncKind::kLastReceiveReached:
       return of_qp(event.cookie, IBV_EVENT_QP_LAST_WQE_REACHED);
+    case nic::AsyncKind::kDeviceFatal: return of_port(IBV_EVENT_DEVICE_FATAL);
+    case nic::AsyncKind::kPortError: return of_port(IBV_EVENT_PORT_ERR);
+    case nic::AsyncKind::kPortActive: return of_port(IBV_EVENT_PORT_ACTIVE);
+    case nic::AsyncKind::kGidChange: return of_port(IBV_EVENT_GID_CHANGE);
   }
   return of_qp(event.cookie, IBV_EVENT_QP_FATAL);
 }
