@@ -143,7 +143,9 @@ Stream::Setup Channel::stream_setup() const {
   auto* const notes = reinterpret_cast<PeerNotes*>(notes_.data());
   auto* const maps = reinterpret_cast<MappedPlace*>(notes_.data() + sizeof(PeerNotes));
   return {.receive_bytes = static_cast<std::uint32_t>(buffer_.size()),
-          .credits = static_cast<std::uint16_t>(settings_.receive_slots),
+          // Control messages need no credit; so that they find receives nevertheless, even where
+          // the program takes nothing for a while, data get a few less.
+          .credits = static_cast<std::uint16_t>(settings_.receive_slots - kControlSlots),
           .buffer_address = reinterpret_cast<std::uintptr_t>(buffer_.data()),
           .buffer_key = buffer_.remote_key(),
           .notes_address = reinterpret_cast<std::uintptr_t>(notes_.data()),

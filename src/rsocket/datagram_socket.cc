@@ -129,9 +129,9 @@ Result<DatagramSocket::Peer*, int> DatagramSocket::peer_for(const EndPoint& to) 
 int DatagramSocket::send_udp(const Peer& peer, const EndPoint& to, UdpOp op,
                              std::span<const iovec> parts) {
   std::array<std::byte, kUdpHeaderMax> header;
-  EndPoint target = to;
-  target.port = 0;
-  const UdpHeader told{op, peer.pair->number(), target};
+  EndPoint own = peer.pair->name();
+  own.port = 0;
+  const UdpHeader told{op, peer.pair->number(), own};
   const std::size_t size = write_header(told, header);
   std::vector<iovec> all{{header.data(), size}};
   all.insert(all.end(), parts.begin(), parts.end());

@@ -33,9 +33,14 @@ struct PairStart {
   be16 port;
 };
 static_assert(sizeof(PairStart) == 4);
-constexpr std::size_t kFlow = 4;  // before an IPv6 address behind PairStart
+constexpr std::size_t kFlow = 4;  // before an IPv6 address
 
 std::size_t address_size(std::uint8_t version) { return version == kIpv4 ? 4 : 16; }
+
+// What of an address fits into the header by UDP, whose length is 16 or 28.
+std::size_t udp_address_size(std::uint8_t version) {
+  return version == kIpv4 ? 4 : kUdpHeaderMax - sizeof(UdpStart) - kFlow;
+}
 
 std::size_t put_address(const EndPoint& point, std::byte* to) {
   const std::size_t size = point.is_ipv4() ? 4 : 16;
@@ -101,14 +106,19 @@ socklen_t EndPoint::store(int family, sockaddr_storage& to) const {
 }
 
 std::size_t write_header(const UdpHeader& header, std::span<std::byte, kUdpHeaderMax> to) {
-  const std::size_t address = put_address(header.to, to.data() + sizeof(UdpStart));
+  std::fill(to.begin(), to.end(), std::byte{0});
   UdpStart start{};
   start.tag = be32(kTag);
-  start.version = header.to.is_ipv4() ? kIpv4 : kIpv6;
+  start.version = header.from.is_ipv4() ? kIpv4 : kIpv6;
   start.op = static_cast<std::uint8_t>(header.op);
-  start.length = static_cast<std::uint8_t>(sizeof start + address);
+  const std::size_t flow = start.version == kIpv4 ? 0 : kFlow;
+  const std::size_t size = udp_address_size(start.version);
+  start.length = static_cast<std::uint8_t>(sizeof start + flow + size);
   start.queue_pair = be32(header.queue_pair & kQueuePairs);
   std::memcpy(to.data(), &start, sizeof start);
+  std::array<std::byte, 16> address;
+  put_address(header.from, address.data());
+  std::memcpy(to.data() + sizeof start + flow, address.data(), size);
   return start.length;
 }
 
@@ -119,13 +129,18 @@ std::optional<UdpHeader> read_udp_header(std::span<const std::byte>& data) {
   if (start.tag.value() != kTag || (start.version != kIpv4 && start.version != kIpv6)) {
     return std::nullopt;
   }
-  if (start.length != sizeof start + address_size(start.version)) return std::nullopt;
-  if (data.size() < start.length) return std::nullopt;
+  const std::size_t flow = start.version == kIpv4 ? 0 : kFlow;
+  const std::size_t size = udp_address_size(start.version);
+  if (start.length != sizeof start + flow + size || data.size() < start.length) {
+    return std::nullopt;
+  }
   UdpHeader header;
   header.op = static_cast<UdpOp>(start.op);
   if (header.op != UdpOp::kData && header.op != UdpOp::kControl) return std::nullopt;
   header.queue_pair = start.queue_pair.value() & kQueuePairs;
-  take_address(header.to, start.version, data.data() + sizeof start);
+  std::array<std::byte, 16> address{};
+  std::memcpy(address.data(), data.data() + sizeof start + flow, size);
+  take_address(header.from, start.version, address.data());
   data = data.subspan(start.length);
   return header;
 }

@@ -38,7 +38,9 @@ enum class UdpOp : std::uint8_t { kData = 0, kControl = 7 };
 struct UdpHeader {
   UdpOp op = UdpOp::kData;
   std::uint32_t queue_pair = 0;  // of the sender
-  EndPoint to;                   // the receiver's address; without port
+  // The sender's, without port. Of an IPv6 address the last four bytes are not there: upstream's
+  // header is that much shorter than what it has.
+  EndPoint from;
 };
 constexpr std::size_t kUdpHeaderMax = 28;
 std::size_t write_header(const UdpHeader& header, std::span<std::byte, kUdpHeaderMax> to);

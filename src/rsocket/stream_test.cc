@@ -8,7 +8,6 @@
 #include <string>
 
 #include "base/test_seed.h"
-#include "rsocket/datagram_wire.h"
 #include "rsocket/settings.h"
 
 namespace verbena::rsocket {
@@ -216,36 +215,6 @@ TEST(Hello, CountsMapsInEightBits) {
   EXPECT_EQ(unscaled(scale_of(128)), 128U);
   EXPECT_EQ(unscaled(scale_of(300)), 256U);
   EXPECT_EQ(unscaled(scale_of(kMapsMax)), kMapsMax);
-}
-
-TEST(DatagramHeaders, SayWhatTheyWereGiven) {
-  for (const bool is_ipv4 : {true, false}) {
-    EndPoint point;
-    if (is_ipv4) point.address[10] = point.address[11] = 0xff;
-    point.address[12] = 10;
-    point.address[15] = 9;
-    std::array<std::byte, kUdpHeaderMax> udp;
-    const std::size_t size = write_header(UdpHeader{UdpOp::kControl, 0x123456, point}, udp);
-    EXPECT_EQ(size, is_ipv4 ? 16U : 28U);
-    std::span<const std::byte> data(udp.data(), size);
-    for (std::size_t less = 0; less < size; ++less) {
-      std::span<const std::byte> part = data.first(less);
-      EXPECT_FALSE(read_udp_header(part));
-    }
-    const auto read = read_udp_header(data);
-    ASSERT_TRUE(read);
-    EXPECT_EQ(read->queue_pair, 0x123456U);
-    EXPECT_EQ(read->to, point);
-    EXPECT_TRUE(data.empty());
-
-    point.port = 4711;
-    std::array<std::byte, kPairHeaderMax> pair;
-    const std::size_t pair_size = write_header(point, pair);
-    EXPECT_EQ(pair_size, is_ipv4 ? 8U : 24U);
-    std::span<const std::byte> behind(pair.data(), pair_size);
-    EXPECT_EQ(read_pair_header(behind), point);
-    EXPECT_TRUE(behind.empty());
-  }
 }
 
 TEST(Settings, KeepsToWhatCanBeBuilt) {

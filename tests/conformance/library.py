@@ -95,6 +95,15 @@ def is_listening(port):
     return False
 
 
+def is_bound(port):
+    """Whether a socket of UDP has the port."""
+    for table in ("/proc/net/udp", "/proc/net/udp6"):
+        with contextlib.suppress(OSError), open(table, encoding="ascii") as lines:
+            if any(f":{port:04X} " in line for line in lines):
+                return True
+    return False
+
+
 def is_served(space, port):
     """Whether a process of ours listens for rdma_cm there: `tcp`, `udp` or `ib`."""
     service = f"@verbena/port/{PORT_SPACES[space] << 16 | port:016x}/"

@@ -84,17 +84,12 @@ def run_stream(variables, words, kind):
                 program.kill()
 
 
-def is_bound(port):
-    with open("/proc/net/udp", encoding="ascii") as lines:
-        return any(f":{port:04X} " in line for line in lines)
-
-
 def run_datagrams(variables, words):
-    library.wait_for(lambda: not is_bound(UDP_PORT), SECONDS)
+    library.wait_for(lambda: not library.is_bound(UDP_PORT), SECONDS)
     server = library.Program([*words.split(), "-b", HOST], variables)
     client = None
     try:
-        if not library.wait_for(lambda: is_bound(UDP_PORT), SECONDS):
+        if not library.wait_for(lambda: library.is_bound(UDP_PORT), SECONDS):
             raise library.Failure("the server does not listen\n" + server.output())
         client = library.Program([*words.split(), "-s", HOST], variables)
         library.wait_for(lambda: client.process.poll() is not None, SECONDS)
@@ -218,8 +213,8 @@ def run_all(report, variables, folder, is_brief):
         "same 20000000"))
     for how in ("close",):
         report.case(f"what was sent before {how}", lambda how=how: run_preloaded(
-            variables, [PEER, "talk", "{port}", "3000000", how], [PEER, "hear", "{port}", "3000000"],
-            "heard 3000000"))
+            variables, [PEER, "talk", "{port}", "3000000", how],
+            [PEER, "hear", "{port}", "3000000"], "heard 3000000"))
     report.case("a peer that is killed", lambda: run_killed(variables))
     report.case("http.server and curl", lambda: run_web(variables, folder))
     report.case("iperf3", lambda: run_iperf(variables))

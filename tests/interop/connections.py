@@ -1,7 +1,6 @@
 # SPDX-License-Identifier: MIT
 """Connections by rdma_cm between our programs and the kernel's connection manager, each end being
-the one that connects once; rsockets (rstream) are among them. A new program is one more line of
-PROGRAMS.
+the one that connects once. A new program is one more line of PROGRAMS.
 """
 
 import pathlib
@@ -22,10 +21,6 @@ PROGRAMS = [
      18515, "BW average"),
     ("ib_send_bw -R -F -n 50 -p 18515", "ib_send_bw -R -F -n 50 -p 18515 {address}", "tcp",
      18515, "BW average"),
-    ("rstream -S 5000 -C 20 -I 5", "rstream -s {address} -S 5000 -C 20 -I 5", "tcp", 7471,
-     "custom"),
-    ("rstream -T b -S 1000 -C 10 -I 3", "rstream -s {address} -T b -S 1000 -C 10 -I 3", "tcp", 7471,
-     "custom"),
     ("{meeting} server 7500", "{meeting} client {address} 7500", "tcp", 7500, "met"),
 ]
 BYSTANDER = 7999

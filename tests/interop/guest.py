@@ -32,6 +32,7 @@ class Guest:
 
     def __init__(self, kernel, folder, wire):
         self.address = wire.guest_address
+        self.ipv6_address = wire.guest_addresses[1].split("/")[0]
         self.folder = folder
         self.socket_path = str(folder / "channel")
         self.listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
@@ -131,6 +132,9 @@ class Guest:
 
     def serves(self, space, port):
         return self.ask(serving=[space, port])
+
+    def is_bound(self, port):
+        return self.ask(bound=port)
 
     def call(self, line):
         """Runs a command that must succeed."""

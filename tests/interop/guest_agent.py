@@ -3,7 +3,8 @@
 
 A line of JSON a message, both ways, over a port of virtio-serial. From the host:
   {"start": ID, "words": [...], "folder": ..., "environment": {...}}
-  {"kill": ID}   {"listening": PORT}   {"serving": [PORT SPACE, PORT]}   {"off": true}
+  {"kill": ID}   {"listening": PORT}   {"bound": PORT}
+  {"serving": [PORT SPACE, PORT]}   {"off": true}
 To the host:
   {"ready": seconds since the boot}   {"failed": why}
   {"id": ID, "output": text}   {"id": ID, "status": N}   {"answer": value}
@@ -124,6 +125,15 @@ def is_listening(port):
     return False
 
 
+def is_bound(port):
+    """Whether a socket of UDP has the port."""
+    for table in ("/proc/net/udp", "/proc/net/udp6"):
+        with open(table, encoding="ascii") as lines:
+            if any(f":{port:04X} " in line for line in lines):
+                return True
+    return False
+
+
 def is_serving(space, port):
     """Whether a program listens by rdma_cm."""
     shown = subprocess.run(["rdma", "resource", "show", "cm_id"], stdout=subprocess.PIPE,
@@ -141,6 +151,8 @@ def serve(channel):
             jobs.kill(message["kill"])
         elif "listening" in message:
             channel.send(answer=is_listening(message["listening"]))
+        elif "bound" in message:
+            channel.send(answer=is_bound(message["bound"]))
         elif "serving" in message:
             channel.send(answer=is_serving(*message["serving"]))
         elif "off" in message:

@@ -127,6 +127,7 @@ class Ours:
 
     def __init__(self, build, wire):
         self.address = wire.address
+        self.ipv6_address = wire.addresses[1].split("/")[0]
         self.device = f"vrb_{wire.interface}"
         self.program = str(pathlib.Path(build).resolve() / "bin/verbena")
         self.variables = {
@@ -143,6 +144,9 @@ class Ours:
     def is_listening(port):
         return library.is_listening(port)
 
+    @staticmethod
+    def is_bound(port):
+        return library.is_bound(port)
 
     @staticmethod
     def serves(space, port):

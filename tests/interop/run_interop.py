@@ -28,6 +28,7 @@ import connections  # noqa: E402
 import guest  # noqa: E402
 import kernel  # noqa: E402
 import lab  # noqa: E402
+import rsockets  # noqa: E402
 from check_capture import Checker, Reader  # noqa: E402
 from lab import library  # noqa: E402
 
@@ -38,7 +39,7 @@ PATH_MTUS = (256, 512, 1024, 2048, 4096)
 IPV4, IPV6 = 1, 2  # places in the GID tables of both
 NEEDED = (guest.QEMU, "busybox", "tcpdump", "tshark", "ip", "rdma", "unshare", "dpkg-deb",
           "ibv_rc_pingpong", "ib_write_bw", "rping", "ucmatose", "udaddy",
-          "rstream")
+          "rstream", "riostream", "udpong")
 RXE_PROVIDER = "/etc/libibverbs.d/rxe.driver"
 # tshark guesses what a payload may be, and then calls some of it malformed.
 GUESSES = ("smcr_infiniband", "smb_direct_infiniband", "rpcrdma_infiniband", "nvme_rdma", "lnet_ib",
@@ -305,6 +306,7 @@ def work(options, report, folder):
         bench = Bench(wire, lab.Ours(options.build, wire), machine, recording)
         run_all(report, bench, str(options.build.resolve() / "bin/test/exchange"))
         connections.run_all(report, bench, options.build)
+        rsockets.run_all(report, bench, options.build)
         report.case("rxe ignores what we ask", lambda: check_marks(bench))
         summary(bench)
     finally:
@@ -330,7 +332,7 @@ def cannot(options):
         missing.append(RXE_PROVIDER)
     if missing:
         raise library.Failure(f"not installed: {', '.join(missing)}; run scripts/setup test")
-    for built in ("bin/verbena", "bin/test/exchange", "bin/test/meeting"):
+    for built in ("bin/verbena", "bin/test/exchange", "bin/test/meeting", "lib/with_grh.so"):
         if not (options.build / built).exists():
             raise library.Failure(f"{options.build} has no {built}: build it first")
     try:
