@@ -23,6 +23,9 @@ constexpr Setting kSettings[] = {
      "never: reliable connections by the wire do not ask whether the peer is Verbena; auto: they "
      "do, in reserved bits that others ignore, and then repeat only what is lost",
      "--agree", "WHEN", false},
+    {"VERBENA_CONNECT_SECONDS", "300",
+     "how long rdma_connect waits for an answer, however often the peer asks for time", nullptr,
+     nullptr, false},
     {"VERBENA_FAULT", "a good line",
      "A bad line between this process and the wire, in both directions or in one: "
      "drop=1%,duplicate=1%,corrupt=0.1%,reorder=1%,reorder_by=50us,delay=2ms,jitter=1ms,"

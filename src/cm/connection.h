@@ -51,6 +51,8 @@ struct Connection {
   Duration peer_wait;  // of the peer for ours
   Duration time_wait;
 
+  Instant asks_until = Instant::never();
+
   // Timer: its place in the heap.
   Instant deadline;
   std::uint32_t heap_place = kNowhere;

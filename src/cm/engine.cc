@@ -50,19 +50,21 @@ Result<Connection*, Refusal> Engine::allowed(CommId id, Input command) {
 Result<ListenerId, Refusal> Engine::listen(const Listening& what) { return listeners_.add(what); }
 
 // A connection of ours that is about to ask. Null: there is no room.
-Connection* Engine::make_asking(const Route& route, std::uint64_t service_id, std::uint64_t tag) {
+Connection* Engine::make_asking(const Route& route, std::uint64_t service_id, std::uint64_t tag,
+                                Instant now) {
   Connection* const made = connections_.make();
   if (made == nullptr) return nullptr;
   made->tag = tag;
   made->route = route;
   made->service_id = service_id;
+  made->asks_until = now + settings_.asking_max;
   return made;
 }
 
 Result<CommId, Refusal> Engine::connect(const Route& route, const wire::Req& req, std::uint64_t tag,
                                         Instant now) {
   if (!can_be_sent(req)) return refuse(Refusal::kInvalid);
-  Connection* const made = make_asking(route, req.service_id, tag);
+  Connection* const made = make_asking(route, req.service_id, tag, now);
   if (made == nullptr) return refuse(Refusal::kNoRoom);
   Connection& c = *made;
   c.role = Role::kActive;
@@ -84,7 +86,7 @@ Result<CommId, Refusal> Engine::connect(const Route& route, const wire::Req& req
 Result<CommId, Refusal> Engine::resolve(const Route& route, const wire::SidrReq& request,
                                         const Patience& patience, std::uint64_t tag, Instant now) {
   if (patience.response_timeout > 31) return refuse(Refusal::kInvalid);
-  Connection* const made = make_asking(route, request.service_id, tag);
+  Connection* const made = make_asking(route, request.service_id, tag, now);
   if (made == nullptr) return refuse(Refusal::kNoRoom);
   Connection& c = *made;
   c.role = Role::kResolver;
@@ -206,6 +208,19 @@ void Engine::ask_again(CommId id) {
       c != nullptr && (c->state == State::kRequestSent || c->state == State::kReplyWait ||
                        c->state == State::kResolving);
   if (waits) say_again(*c);
+}
+
+bool Engine::is_unanswered(CommId id) {
+  const Connection* const c = connections_.by_id(id);
+  return c != nullptr && waits_unanswered(*c);
+}
+
+void Engine::nobody_there(CommId id, Instant now) {
+  if (!is_unanswered(id)) return;
+  Connection& c = *connections_.by_id(id);
+  timers_.cancel(c);
+  c.ending = Ending::kNobody;
+  give_up(c, now);
 }
 
 void Engine::set_tag(CommId id, std::uint64_t tag) {

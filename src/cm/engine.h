@@ -19,6 +19,7 @@
 // kWrongState, and the event says why.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -82,6 +83,11 @@ class Engine {
   // Says once more what waits for an answer, and counts it as nothing: whoever was to answer may
   // have died, and somebody else knows.
   void ask_again(CommId id);
+  // Nobody will answer, as far as the caller knows from elsewhere: gives up, if the peer has said
+  // nothing yet. Then kUnreachable.
+  void nobody_there(CommId id, Instant now);
+  // Whether it has asked, and heard nothing.
+  bool is_unanswered(CommId id);
   // No more events of this id, not even those that wait for next_event(). Unknown ids are ignored.
   void release(CommId id, Instant now);
   // What later events of the connection bring along (after kRequest it is the listener's).
@@ -126,7 +132,12 @@ class Engine {
 
   Action decide(State state, Input input);
   // The connection, where the command fits its state.
-  Connection* make_asking(const Route& route, std::uint64_t service_id, std::uint64_t tag);
+  Connection* make_asking(const Route& route, std::uint64_t service_id, std::uint64_t tag,
+                          Instant now);
+  static bool waits_unanswered(const Connection& c) {
+    return c.state == State::kRequestSent || c.state == State::kResolving;
+  }
+  void set_timer(Connection& c, Instant when) { timers_.set(c, std::min(when, c.asks_until)); }
   Result<Connection*, Refusal> allowed(CommId id, Input command);
 
   // Classify: engine_match.cc.
@@ -177,7 +188,8 @@ class Engine {
   void say(Connection& connection, const wire::CmMessage& message, std::uint64_t transaction);
   void say_again(const Connection& connection);
   void say_aside(const Route& route, const wire::CmMessage& message, std::uint64_t transaction);
-  void send(const Route& route, const std::array<std::byte, wire::kMadBytes>& bytes);
+  void send(const Route& route, const std::array<std::byte, wire::kMadBytes>& bytes,
+            CommId asks = {});
   void tell(const Connection& connection, EventKind kind, const wire::CmMessage* message);
   Duration bounded(Duration wait) const;
 

@@ -29,20 +29,20 @@ void Engine::await_answer(Connection& c, Instant now) {
   c.retries_left = c.retries_max;
   c.extensions_left = kExtensionsMax;
   c.has_resent_early = c.wait <= settings_.early_resend || settings_.early_resend == Duration();
-  timers_.set(c, now + (c.has_resent_early ? c.wait : settings_.early_resend));
+  set_timer(c, now + (c.has_resent_early ? c.wait : settings_.early_resend));
 }
 
 // 12.9.8.5. What waits longer falls back to the state in which it would have waited.
 void Engine::retry(Connection& c, Instant now) {
   const bool is_early = !c.has_resent_early;
-  if (!is_early && c.retries_left == 0) return give_up(c, now);
+  if ((!is_early && c.retries_left == 0) || now >= c.asks_until) return give_up(c, now);
   if (!is_early) --c.retries_left;
   c.has_resent_early = true;
   if (c.state == State::kReplyWait) c.state = State::kRequestSent;
   if (c.state == State::kReadyWait) c.state = State::kReplySent;
   ++counters_.resent;
-  say_again(c);
-  timers_.set(c, is_early ? now + (c.wait + settings_.early_resend * -1) : now + c.wait);
+  send(c.route, c.last, waits_unanswered(c) ? c.id : CommId{});
+  set_timer(c, is_early ? now + (c.wait + settings_.early_resend * -1) : now + c.wait);
 }
 
 void Engine::give_up(Connection& c, Instant now) {
@@ -155,7 +155,8 @@ void Engine::say_aside(const Route& route, const wire::CmMessage& message,
   send(route, wire::encode_cm({.transaction_id = transaction, .message = message}));
 }
 
-void Engine::send(const Route& route, const std::array<std::byte, wire::kMadBytes>& bytes) {
+void Engine::send(const Route& route, const std::array<std::byte, wire::kMadBytes>& bytes,
+                  CommId asks) {
   if (outgoing_.size() >= settings_.outgoing_max) {
     ++counters_.outgoing_lost;
     return;
@@ -164,6 +165,7 @@ void Engine::send(const Route& route, const std::array<std::byte, wire::kMadByte
   Mad& mad = outgoing_.push();
   mad.route = route;
   mad.bytes = bytes;
+  mad.asks = asks;
 }
 
 void Engine::tell(const Connection& c, EventKind kind, const wire::CmMessage* message) {
@@ -173,7 +175,8 @@ void Engine::tell(const Connection& c, EventKind kind, const wire::CmMessage* me
   queued.generation = c.generation;
   Event& event = queued.event;
   event.kind = kind;
-  event.ending = kind == EventKind::kDisconnected ? c.ending : Ending::kNone;
+  const bool is_end = kind == EventKind::kDisconnected || kind == EventKind::kUnreachable;
+  event.ending = is_end ? c.ending : Ending::kNone;
   event.has_message = message != nullptr;
   event.id = c.id;
   event.listener = c.listener;

@@ -91,6 +91,7 @@ void Engine::take_reply(Connection& c, const Arrival& arrival) {
   }
   if (!rep.local_qp.is_reserved()) connections_.list_by_qp(c);
   c.state = State::kReplyReceived;
+  c.asks_until = Instant::never();
   tell(c, EventKind::kReply, &arrival.mad.message);
 }
 
@@ -138,7 +139,7 @@ void Engine::wait_longer(Connection& c, const wire::Mra& mra, Instant now) {
   c.remote_id = mra.local_comm_id;
   c.state = c.role == Role::kActive ? State::kReplyWait : State::kReadyWait;
   c.has_resent_early = true;
-  timers_.set(c, now + bounded(time_of(mra.service_timeout)) + c.wait);
+  set_timer(c, now + bounded(time_of(mra.service_timeout)) + c.wait);
 }
 
 void Engine::deny(const Connection* c, const Arrival& arrival) {

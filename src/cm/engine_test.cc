@@ -291,6 +291,76 @@ TEST(CmEngine, ReleaseEndsWhatStands) {
   EXPECT_EQ(pair.a.engine.connections(), 0u);
 }
 
+// What is sent once more for want of an answer says so, and nothing else does.
+TEST(CmEngine, RequestsThatAreRepeatedAreMarked) {
+  Pair pair;
+  pair.b.habits.on_request = Does::kNothing;
+  unsigned repeated = 0;
+  pair.watch = [&](const Mad& mad) { repeated += mad.asks != CommId{}; };
+  pair.fate = [](const Sent&) { return std::vector<Duration>(); };
+  const CommId id = pair.a.connect(pair.b);
+  EXPECT_TRUE(pair.a.engine.is_unanswered(id));
+  pair.run(Duration::seconds(1));
+  EXPECT_EQ(pair.sent(), "REQ REQ");
+  EXPECT_EQ(repeated, 1u);
+}
+
+TEST(CmEngine, NobodyIsThereWhereNobodyAnswered) {
+  for (const bool is_datagram : {false, true}) {
+    Pair pair;
+    pair.fate = [](const Sent&) { return std::vector<Duration>(); };
+    const CommId id = is_datagram ? pair.a.resolve(pair.b) : pair.a.connect(pair.b);
+    pair.a.engine.nobody_there(id, pair.clock.now);
+    pair.a.pump();
+    EXPECT_EQ(pair.a.story().events.front(), EventKind::kUnreachable);
+    EXPECT_EQ(pair.a.heard.front().ending, Ending::kNobody);
+    pair.a.engine.nobody_there(id, pair.clock.now);
+    pair.a.release_all();
+    pair.run(Duration::seconds(60));
+    EXPECT_EQ(pair.a.engine.connections(), 0u);
+  }
+}
+
+TEST(CmEngine, WhoHasSaidSomethingIsThere) {
+  Pair pair;
+  pair.b.habits.on_request = Does::kNothing;
+  const CommId id = pair.a.connect(pair.b);
+  pair.run(Duration::seconds(1));
+  ASSERT_EQ(pair.sent(), "REQ REQ MRA") << "asked for time";
+  pair.a.engine.nobody_there(id, pair.clock.now);
+  pair.a.pump();
+  EXPECT_TRUE(pair.a.heard.empty());
+
+  Pair other;
+  other.a.connect(other.b);
+  other.run(Duration::seconds(1));
+  other.a.engine.nobody_there(other.a.only(), other.clock.now);
+  other.a.pump();
+  EXPECT_TRUE(other.a.story().stands());
+}
+
+// However often the peer asks for time; and what comes about stands as long as it likes.
+TEST(CmEngine, AskingEnds) {
+  const Settings settings{.asking_max = Duration::seconds(100)};
+  World world(2, 1, settings);
+  world[1].listen();
+  world[1].habits.on_request = Does::kNothing;
+  world[0].connect(world[1]);
+  world.run(Duration::seconds(99));
+  EXPECT_TRUE(world[0].heard.empty());
+  world.run(Duration::seconds(2));
+  EXPECT_TRUE(world[0].story().had(EventKind::kUnreachable));
+  EXPECT_EQ(world[0].story().ending, Ending::kNone);
+
+  World lasting(2, 1, settings);
+  lasting[1].listen();
+  lasting[0].connect(lasting[1]);
+  lasting.run(Duration::seconds(200));
+  lasting[0].disconnect(lasting[0].only());
+  lasting.run(Duration::seconds(1));
+  EXPECT_EQ(lasting[0].story().ending, Ending::kAnswered);
+}
+
 TEST(CmEngine, ARequestCanBeWithdrawn) {
   Pair pair;
   pair.b.habits.on_request = Does::kNothing;

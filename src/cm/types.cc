@@ -38,6 +38,7 @@ const char* name_of(Ending ending) {
     case Ending::kSilence: return "silence";
     case Ending::kUnknown: return "unknown to the peer";
     case Ending::kStale: return "stale";
+    case Ending::kNobody: return "nobody is there";
   }
   return "unknown";
 }

@@ -46,6 +46,8 @@ struct Route {
 struct Mad {
   Route route;
   std::array<std::byte, wire::kMadBytes> bytes{};
+  // Whose REQ or SIDR_REQ this is, sent once more because nothing came. Else 0.
+  CommId asks{};
 };
 
 // Which requests a listener takes. Where several want one, the longest prefix has it, then the one
@@ -85,6 +87,7 @@ enum class Ending : std::uint8_t {
   kSilence,   // we disconnected, and the peer never answered
   kUnknown,   // the peer knows nothing of the connection (any more)
   kStale,     // the peer uses its queue pair for another connection: it has forgotten this one
+  kNobody,    // of kUnreachable: the caller said that nobody is there
 };
 
 // Each connection gives at most one event of a kind; kEstablished (or kReply) goes before
@@ -139,6 +142,8 @@ struct Settings {
   // and not the 4 s of the usual timeouts. It does not count as a retry.
   Duration early_resend = Duration::milliseconds(250);
   Duration wait_max = Duration::seconds(300);  // for one answer, whatever the peer asks for
+  // From the first REQ or SIDR_REQ to its answer, however often the peer asks for time.
+  Duration asking_max = Duration::seconds(300);
   Duration time_wait_longest = Duration::seconds(20);
 };
 

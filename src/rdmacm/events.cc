@@ -233,7 +233,8 @@ void tell(cm::Engine& engine, const cm::Event& event, Instant now) {
     case cm::EventKind::kRejected: return take_rejected(event);
     case cm::EventKind::kUnreachable:
       id_of(event).stage = Stage::kOver;
-      return push(id_of(event), RDMA_CM_EVENT_UNREACHABLE, -ETIMEDOUT);
+      return push(id_of(event), RDMA_CM_EVENT_UNREACHABLE,
+                  event.ending == cm::Ending::kNobody ? -ECONNREFUSED : -ETIMEDOUT);
     case cm::EventKind::kDisconnected: return take_disconnected(event);
     case cm::EventKind::kTimeWaitOver: return push(id_of(event), RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
     case cm::EventKind::kResolved: return take_resolved(event);

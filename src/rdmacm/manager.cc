@@ -6,6 +6,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <cstdlib>
 #include <utility>
 
 #include "base/futex.h"
@@ -49,6 +50,19 @@ bool start_thread(void* (*run)(void*), void* argument) {
   pthread_sigmask(SIG_SETMASK, &before, nullptr);
   pthread_attr_destroy(&attributes);
   return failed == 0;
+}
+
+// How long a request is repeated, and waited for where the peer asks for time.
+Duration patience_from_environment() {
+  constexpr long kSecondsMax = 3600;
+  const Duration usual = cm::Settings{}.asking_max;
+  const char* const value = secure_getenv("VERBENA_CONNECT_SECONDS");
+  if (!value || !*value) return usual;
+  char* end = nullptr;
+  const long seconds = std::strtol(value, &end, 10);
+  if (*end == '\0' && seconds > 0 && seconds <= kSecondsMax) return Duration::seconds(seconds);
+  LOG_ERROR("VERBENA_CONNECT_SECONDS=%s: not a number of seconds", value);
+  return usual;
 }
 
 GsiMad gsi_mad_of(const cm::Mad& mad) {
@@ -98,7 +112,8 @@ int Manager::open() {
     const std::lock_guard engine_guard(lock_);
     if (!engine_) {
       const cm::Settings settings{.slot = {static_cast<std::uint16_t>(slot)},
-                                  .outgoing_max = 65'536};
+                                  .outgoing_max = 65'536,
+                                  .asking_max = patience_from_environment()};
       engine_ = std::make_unique<cm::Engine>(settings, random_);
     }
   }
@@ -177,9 +192,9 @@ void Manager::run() {
       for (const SlotNumber slot : gone)
         disconnect_from(slot, now);
       if (leaves) release_all(now);
-      const Instant look_again = look_for_neighbours(now);
+      const Instant look_again = std::min(look_for_neighbours(now), look_for_closed_hosts(now));
       pump(outgoing);
-      deadline = std::min(engine_->next_deadline(), look_again);
+      deadline = std::min({engine_->next_deadline(), look_again, closed_hosts_.next_deadline()});
       sleeps_until_.store(deadline.nanoseconds(), std::memory_order_relaxed);
     }
     send(outgoing);
@@ -261,6 +276,13 @@ Instant Manager::look_for_neighbours(Instant now) {
   return next;
 }
 
+Instant Manager::look_for_closed_hosts(Instant now) {
+  const auto is_waiting = [this](cm::CommId id) { return engine_->is_unanswered(id); };
+  for (const cm::CommId id : closed_hosts_.look(now, is_waiting))
+    engine_->nobody_there(id, now);
+  return closed_hosts_.next_deadline();
+}
+
 void Manager::forget(Id& id) {
   changes_.remove(id);
   connections_.erase(&id);
@@ -289,8 +311,10 @@ void Manager::pump(std::vector<GsiMad>& outgoing) {
   while (engine_->next_event(event))
     tell(*engine_, event, now);
   cm::Mad mad;
-  while (engine_->next_mad(mad))
+  while (engine_->next_mad(mad)) {
     outgoing.push_back(gsi_mad_of(mad));
+    if (mad.asks != cm::CommId{}) closed_hosts_.watch(outgoing.back(), mad.asks, now);
+  }
 }
 
 void Manager::send(const std::vector<GsiMad>& mads) {

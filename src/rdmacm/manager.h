@@ -27,6 +27,7 @@
 #include "cm/engine.h"
 #include "host/fork_guard.h"
 #include "rdmacm/border.h"
+#include "rdmacm/closed_hosts.h"
 #include "rdmacm/devices.h"
 #include "rdmacm/id.h"
 #include "rdmacm/interface_changes.h"
@@ -76,6 +77,8 @@ class Manager {
   void look_at_interfaces();
   // With the lock. When to come again.
   Instant look_for_neighbours(Instant now);
+  // With the lock. The same.
+  Instant look_for_closed_hosts(Instant now);
   // With the lock: events to ids, and what is to be sent to `outgoing`.
   void pump(std::vector<GsiMad>& outgoing);
   void send(const std::vector<GsiMad>& mads);
@@ -102,6 +105,7 @@ class Manager {
     Duration pause = kNeighbourPauseMin;
   };
   std::vector<Resolving> resolving_;
+  ClosedHosts closed_hosts_;
   std::atomic<std::int64_t> sleeps_until_{0};  // nanoseconds; the thread's
 
   Mutex inbox_lock_;

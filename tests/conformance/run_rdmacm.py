@@ -168,6 +168,22 @@ def run_silent_server(variables, program):
                 one.kill()
 
 
+def run_patient_client(variables, program):
+    """A listener that lives and never answers: its client is told when its patience is used up,
+    however often it was asked for time."""
+    port = library.free_service("tcp")
+    server = library.Program([program, str(port)], variables)
+    try:
+        library.wait_for(lambda: library.is_served("tcp", port), SECONDS)
+        run_alone({**variables, "VERBENA_CONNECT_SECONDS": "2"},
+                  f"rping -c -a {HOST} -p {port} -C 1", "RDMA_CM_EVENT_UNREACHABLE, error -110",
+                  SECONDS)
+        if "asked" not in server.output() or server.process.poll() is not None:
+            raise library.Failure("the server was not asked, or has ended\n" + server.output())
+    finally:
+        server.kill()
+
+
 def run_churn(variables, program):
     """What both ends hold after some thousand connections, with all that they remember of those, is
     what they hold after some thousand more. VERBENA_TEST_MODE=long makes a million."""
@@ -224,6 +240,8 @@ def run_all(report, variables, churn, silent):
     report.case("a server that dies", lambda: run_dying_server(variables))
     if silent and variables.get("VERBENA_PATH") != "wire":
         report.case("a server that dies silent", lambda: run_silent_server(variables, silent))
+    if silent:
+        report.case("a server that lives silent", lambda: run_patient_client(variables, silent))
     if churn:
         report.case("connections leave nothing behind", lambda: run_churn(variables, churn))
     if not pyverbs.SUITE.is_dir():
