@@ -13,6 +13,7 @@
 
 #include "base/assert.h"
 #include "memory/fault_guard.h"
+#include "memory/null_memory.h"
 #include "memory/page_check.h"
 #include "memory/window_table.h"
 
@@ -75,6 +76,11 @@ bool all_there(const std::vector<RegionPiece>& pieces, bool is_written) {
 Result<std::unique_ptr<std::vector<RegionPiece>>, RegisterError> checked(
     const RegionConfig& config) {
   if (!is_valid_access(config.access)) return refuse(RegisterError::kBadAccess);
+  if (config.is_null) {
+    if (!map_null_memory()) return refuse(RegisterError::kTooMany);
+    return std::make_unique<std::vector<RegionPiece>>(
+        1, RegionPiece{.address = null_memory.load(), .begin = 0, .end = ~std::uint64_t{0}});
+  }
   std::optional<std::vector<RegionPiece>> pieces = pieces_of(config);
   const bool is_checked_later = config.access & kOnDemand;
   if (!pieces || (!is_checked_later && !all_there(*pieces, writes(config.access)))) {
@@ -97,6 +103,10 @@ Extent RegionLease::next_piece() const {
   const auto piece =
       std::upper_bound(entry_->pieces->begin(), entry_->pieces->end(), offset_,
                        [](std::uint64_t at, const RegionPiece& p) { return at < p.end; });
+  // Never all at once: so whoever has a short way for memory in one piece, and would write here,
+  // takes the other.
+  if (is_null_memory(piece->address))
+    return {.address = piece->address, .length = std::min(left_ > 1 ? left_ - 1 : 1, kNullBytes)};
   // A number: a region of all memory begins at no object.
   const auto begin = reinterpret_cast<std::uintptr_t>(piece->address);
   return {.address = reinterpret_cast<std::byte*>(begin + (offset_ - piece->begin)),
@@ -161,7 +171,7 @@ void RegionTable::fill(RegionEntry& entry, const RegionConfig& config,
   entry.access = config.access;
   entry.iova = config.iova;
   entry.length = pieces->back().end;
-  const bool is_list = pieces->size() > 1 || !pieces->front().address;
+  const bool is_list = pieces->size() > 1 || !pieces->front().address || config.is_null;
   entry.address = is_list ? nullptr : pieces->front().address;
   entry.pieces = is_list ? pieces.release() : nullptr;
   if (is_list) ++lists_;

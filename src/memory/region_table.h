@@ -75,6 +75,7 @@ struct RegionConfig {
   std::uint32_t access = 0;     // AccessFlag
   std::vector<Extent> extents;  // in order; together they are the region
   bool may_be_empty = false;    // then its key is good for nothing but zero bytes
+  bool is_null = false;         // all addresses, and null_memory.h behind them; no extents
 };
 
 // A piece of a region: its memory, and which bytes of the region it holds.

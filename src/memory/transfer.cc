@@ -3,6 +3,7 @@
 // whoever takes a region away waits for microseconds, not for a gigabyte.
 #include <algorithm>
 
+#include "memory/null_memory.h"
 #include "memory/region_table.h"
 #include "memory/window_table.h"
 
@@ -87,7 +88,7 @@ Result<void, RegionRefusal> for_sges(std::span<const Sge> list, std::uint64_t of
 
 auto store_from(const std::byte* from) {
   return [from](std::byte* memory, std::uint64_t at, std::size_t length) {
-    return guarded_copy(memory, from + at, length);
+    return is_null_memory(memory) || guarded_copy(memory, from + at, length);
   };
 }
 

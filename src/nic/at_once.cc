@@ -29,7 +29,7 @@ const std::byte* source_of(const qp::SendRequest& request, const qp::QpConfig& c
 }  // namespace
 
 bool Qp::post_at_once(const qp::SendRequest& request) {
-  if (!ring_ || request.sges.size() != 1 || pair.config().xrc != qp::Xrc::kNo) return false;
+  if (!ring_ || request.sges.size() != 1 || !pair.may_bypass_queue()) return false;
   if (request.opcode == queues::SendOpcode::kWrite) return write_at_once(request);
   if (request.opcode == queues::SendOpcode::kRead) return read_at_once(request);
   if (request.opcode == queues::SendOpcode::kSend) return send_at_once(request);

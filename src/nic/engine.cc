@@ -62,34 +62,6 @@ Instant clock_now() {
   return Instant::at(std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec);
 }
 
-bool Timers::move(QpNum qp, Instant before, Instant when) {
-  const std::lock_guard guard(lock_);
-  entries_.erase({before, qp});
-  entries_.insert({when, qp});
-  if (when >= earliest()) return false;
-  earliest_.store(when.nanoseconds(), std::memory_order_release);
-  return true;
-}
-
-// The earliest time may now be one too early: then somebody looks for nothing, once.
-void Timers::remove(QpNum qp, Instant when) {
-  const std::lock_guard guard(lock_);
-  entries_.erase({when, qp});
-}
-
-std::vector<QpNum> Timers::take_due(Instant now) {
-  std::vector<QpNum> due;
-  if (earliest() > now) return due;
-  const std::lock_guard guard(lock_);
-  while (!entries_.empty() && entries_.begin()->first <= now) {
-    due.push_back(entries_.begin()->second);
-    entries_.erase(entries_.begin());
-  }
-  const Instant next = entries_.empty() ? Instant::never() : entries_.begin()->first;
-  earliest_.store(next.nanoseconds(), std::memory_order_release);
-  return due;
-}
-
 Engine::Engine(Nic& nic) : nic_(nic), gsi_(nic, *this), links_(nic, *this) {}
 
 Result<Engine*, Error> Engine::start(Nic& nic) {
@@ -171,6 +143,7 @@ void Engine::run() {
       have_interfaces_changed_.store(false, std::memory_order_relaxed);
       nic_.contexts().look();
     }
+    if (moderations_.earliest() <= now) moderations_.end_due(now);
     // A program that polls now and then has a use for the core itself.
     if (polls_.load(std::memory_order_relaxed) != polls) {
       polls = polls_.load(std::memory_order_relaxed);
@@ -204,9 +177,9 @@ bool Engine::is_leased() {
 // moves its own with every message.
 void Engine::nap_while_leased() {
   Duration until = lease_check_;
-  if (!wire()) {
+  const Instant deadline = wire() ? moderations_.earliest() : next_alarm();
+  if (deadline != Instant::never()) {
     const Instant now = clock_now();
-    const Instant deadline = timers_.earliest();
     until = std::min(until, deadline > now ? deadline - now : Duration());
   }
   doorbell_->nap(until);
@@ -217,7 +190,7 @@ void Engine::sleep_until_rung() {
   lease_check_ = kLeaseCheckMin;
   doorbell_->prepare_sleep();
   const Instant now = clock_now();
-  const Instant deadline = timers_.earliest();
+  const Instant deadline = next_alarm();
   if (anything_to_see() || deadline <= now) {
     doorbell_->awake();
     return;

@@ -11,6 +11,7 @@
 
 #include <pthread.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <memory>
@@ -36,6 +37,7 @@ namespace verbena::nic {
 class Nic;
 class Qp;
 class WireNic;
+class Cq;
 
 Instant clock_now();
 
@@ -53,6 +55,23 @@ class Timers {
  private:
   Mutex lock_;
   std::set<std::pair<Instant, QpNum>> entries_;
+  std::atomic<std::int64_t> earliest_{Instant::never().nanoseconds()};
+};
+
+// Completion queues whose completions wait to be told of together: when they wait no longer.
+class Moderations {
+ public:
+  // True when it is now the earliest.
+  bool move(Cq& cq, Instant when);
+  void remove(Cq& cq);
+  Instant earliest() const { return Instant::at(earliest_.load(std::memory_order_acquire)); }
+  void end_due(Instant now);
+
+ private:
+  void settle();
+
+  Mutex lock_;  // before any completion queue's; so nobody's queue goes away meanwhile
+  std::vector<std::pair<Cq*, Instant>> entries_;
   std::atomic<std::int64_t> earliest_{Instant::never().nanoseconds()};
 };
 
@@ -95,6 +114,9 @@ class Engine {
   // With the queue pair's lock, after anything that may have changed its deadline.
   void note_deadline(Qp& qp, const Now& now);
   void forget_deadline(Qp& qp);
+  // The first completion of several came that are told of together.
+  void note_moderation(Cq& cq);
+  void forget_moderation(Cq& cq) { moderations_.remove(cq); }
 
  private:
   explicit Engine(Nic& nic);
@@ -111,6 +133,7 @@ class Engine {
   bool anything_to_see();
   void settle_scanning();
   void fire_timers(Instant now);
+  Instant next_alarm() const { return std::min(timers_.earliest(), moderations_.earliest()); }
   void take_turns(std::uint32_t index, Patience patience);
   void ring_again(std::uint32_t index, Patience patience);
   void rest_in_stream(Qp& qp);
@@ -126,6 +149,7 @@ class Engine {
   std::unique_ptr<host::Control> control_;
   std::unique_ptr<host::Doorbell> doorbell_;
   Timers timers_;
+  Moderations moderations_;
   std::atomic<WireNic*> wire_{nullptr};
   Mutex wire_lock_;  // to make it
 

@@ -13,6 +13,10 @@
 namespace verbena::nic {
 namespace {
 
+queues::CompletionQueue& completions_of_receives(const QpRequest& request) {
+  return request.srq && request.srq->tags ? request.srq->cq->queue : request.receive_cq->queue;
+}
+
 qp::QpConfig config_for(Pd& domain, const QpRequest& request, QpNum number, qp::QpEvents& events) {
   return {.type = request.type,
           .xrc = request.xrc,
@@ -26,8 +30,9 @@ qp::QpConfig config_for(Pd& domain, const QpRequest& request, QpNum number, qp::
           .receive_depth = request.receive_depth,
           .receive_sge_max = request.receive_sge_max,
           .send_completions = &request.send_cq->queue,
-          .receive_completions = &request.receive_cq->queue,
+          .receive_completions = &completions_of_receives(request),
           .shared_receives = request.srq ? &request.srq->queue : nullptr,
+          .tags = request.srq ? request.srq->tags.get() : nullptr,
           .shared_queues = request.shared_queues,
           .regions = &domain.context->nic().regions(),
           .lock = domain.context->nic().sharing().lock_of(number),

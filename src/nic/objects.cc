@@ -39,7 +39,8 @@ memory::RegionConfig region_of(const Mr& mr) {
           .iova = mr.iova,
           .access = mr.access & ~kOptionalAccess,
           .extents = {{mr.address, mr.length}},
-          .may_be_empty = mr.dm != nullptr};
+          .may_be_empty = mr.dm != nullptr,
+          .is_null = mr.is_null};
 }
 
 }  // namespace
@@ -168,6 +169,16 @@ Result<Mr*, Error> reg_mr(Pd& pd, void* address, std::size_t length, std::uint64
   return enter(std::move(mr));
 }
 
+Result<Mr*, Error> alloc_null_mr(Pd& pd) {
+  if (!pd.context->is_usable()) return refuse(Error::kGone);
+  auto mr = std::make_unique<Mr>();
+  mr->pd = &pd;
+  mr->length = kWholeMemory;
+  mr->access = memory::kLocalWrite;
+  mr->is_null = true;
+  return enter(std::move(mr));
+}
+
 Result<Mr*, Error> reg_dm_mr(Pd& pd, Dm& dm, std::uint64_t offset, std::size_t length,
                              std::uint32_t access) {
   const bool is_inside = offset <= dm.length && length <= dm.length - offset;
@@ -186,7 +197,7 @@ Result<Mr*, Error> reg_dm_mr(Pd& pd, Dm& dm, std::uint64_t offset, std::size_t l
 Result<void, Error> rereg_mr(Mr& mr, const Rereg& change) {
   Context& context = *mr.pd->context;
   if (!context.is_usable()) return refuse(Error::kGone);
-  if (mr.dm && change.change_translation) return refuse(Error::kInvalid);
+  if (mr.is_null || (mr.dm && change.change_translation)) return refuse(Error::kInvalid);
   if (context.nic().regions().has_windows(mr.key)) return refuse(Error::kBusy);
   Mr wanted = mr;
   if (change.change_translation) {

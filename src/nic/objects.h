@@ -139,10 +139,14 @@ struct Mr {
   std::byte* address = nullptr;
   std::size_t length = 0;
   std::uint32_t access = 0;
+  bool is_null = false;
 };
 // `access` as in verbs; bits 20-29 are optional and ignored when not known.
 Result<Mr*, Error> reg_mr(Pd& pd, void* address, std::size_t length, std::uint64_t iova,
                           std::uint32_t access);
+// Reads as zeros, and forgets what is written: at every address, for the program's own work
+// requests only.
+Result<Mr*, Error> alloc_null_mr(Pd& pd);
 // Counts from 0, as its memory has no address for the program.
 Result<Mr*, Error> reg_dm_mr(Pd& pd, Dm& dm, std::uint64_t offset, std::size_t length,
                              std::uint32_t access);
@@ -185,7 +189,8 @@ Result<Cq*, Error> next_completion_event(Channel& channel);
 
 class Cq final : public queues::CompletionEvents {
  public:
-  Cq(Context& context, std::uint32_t capacity, Channel* channel, void* cookie);
+  Cq(Context& context, std::uint32_t capacity, Channel* channel, void* cookie,
+     const queues::CompletionQueue::Extras& extras = {});
 
   // Calls take(const queues::Completion&) for up to `most` completions; when there are none, works
   // for the NIC and looks again (whoever polls drives). How many; negative: the queue is in error
@@ -207,6 +212,13 @@ class Cq final : public queues::CompletionEvents {
   void end_pushing() { pushers_.fetch_sub(1); }
   // Pushes take a lock from now on.
   void lock_pushes();
+  // At most so long after the first one, completions that are gathered into one event are told of.
+  Duration moderation_period() const {
+    return Duration::microseconds(period_.load(std::memory_order_relaxed));
+  }
+  void set_moderation_period(std::uint16_t microseconds) {
+    period_.store(microseconds, std::memory_order_relaxed);
+  }
 
   Context* context;
   Channel* channel;
@@ -220,12 +232,21 @@ class Cq final : public queues::CompletionEvents {
   bool drive();
   void completion_event(queues::CompletionQueue&) override;
   void overrun_event(queues::CompletionQueue&) override;
+  void moderation_began(queues::CompletionQueue&) override;
 
+  std::atomic<std::uint16_t> period_{0};  // microseconds
   std::atomic<std::uint32_t> pushers_{0};
   std::atomic<bool> pushes_are_locked_;
 };
+struct CqOptions {
+  bool has_timestamps = false;  // of clock_now()
+  bool ignores_overrun = false;
+};
 Result<Cq*, Error> create_cq(Context& context, std::uint32_t capacity, Channel* channel,
-                             void* cookie);
+                             void* cookie, const CqOptions& options = {});
+// One event for `count` completions, or for what has come `period` microseconds after the first of
+// them. Where either is 0 each has its own.
+Result<void, Error> moderate_cq(Cq& cq, std::uint16_t count, std::uint16_t period);
 Result<void, Error> resize_cq(Cq& cq, std::uint32_t capacity);
 // kBusy while queue pairs use it; else waits until all its events are acknowledged.
 Result<void, Error> destroy_cq(Cq* cq);
@@ -239,8 +260,9 @@ class Srq final : public queues::ReceiveQueueEvents {
   void* cookie;
   QpNum number{};        // of one of an XRC domain
   Xrcd* xrcd = nullptr;  // with the next
-  Cq* cq = nullptr;      // where its receives complete
+  Cq* cq = nullptr;      // where its receives complete: of an XRC domain, or with tags
   queues::ReceiveQueue queue;
+  std::unique_ptr<qp::TagMatcher> tags;
   EventCount async_events;
   std::atomic<std::uint32_t> dependents{0};
 
@@ -248,6 +270,8 @@ class Srq final : public queues::ReceiveQueueEvents {
   void limit_reached() override;
 };
 Result<Srq*, Error> create_srq(Pd& pd, std::uint32_t depth, std::uint32_t sge_max, void* cookie);
+// A new one matches tags from now on, and completes there: up to `tags_max` of them.
+Result<void, Error> match_tags(Srq& srq, Cq& cq, std::uint32_t tags_max);
 Result<void, Error> destroy_srq(Srq* srq);
 
 struct Ah {

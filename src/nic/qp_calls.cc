@@ -21,6 +21,12 @@ bool fits(const QpRequest& request, const Limits& limits) {
          request.receive_sge_max <= limits.sges && request.inline_max <= limits.inline_bytes;
 }
 
+// What it fetches goes into the queue's buffers.
+bool may_match_tags(const Pd& pd, const QpRequest& request) {
+  return request.type == qp::QpType::kRc && request.xrc == qp::Xrc::kNo &&
+         request.srq->pd->id == pd.id;
+}
+
 void count_dependents(Qp& qp, std::uint32_t by) {
   qp.pd().dependents.fetch_add(by);
   qp.send_cq().dependents.fetch_add(by);
@@ -81,6 +87,8 @@ Result<Qp*, Error> create_qp(Pd& pd, const QpRequest& request) {
   if (!context.is_usable()) return refuse(Error::kGone);
   Nic& nic = context.nic();
   if (!fits(request, nic.limits())) return refuse(Error::kInvalid);
+  if (request.srq && request.srq->tags && !may_match_tags(pd, request))
+    return refuse(Error::kInvalid);
   auto engine = nic.start_engine();
   if (!engine) return refuse(engine.error());
   Share share(nic.counts().queue_pairs, nic.limits().queue_pairs);
@@ -155,6 +163,7 @@ Result<void, Error> destroy_qp(Qp* qp, void* cookie) {
     section = qp->peer_section();
     qp->answer_what_is_owed();
     qp->end_connection();
+    qp->pair.abandon();
     context.nic().regions().windows().release(qp->number());
   }
   context.nic().sharing().wait_until_left(section);
@@ -221,8 +230,7 @@ Result<void, qp::PostError> post_send_together(Qp& qp, std::span<const qp::SendR
   std::size_t posted = 0;
   qp.engine().note_post();
   const std::lock_guard guard(qp.pair.lock());
-  const queues::SendQueue& queue = qp.pair.send_queue();
-  if (queue.depth() - queue.used() < requests.size()) return refuse(qp::PostError::kFull);
+  if (qp.pair.room() < requests.size()) return refuse(qp::PostError::kFull);
   return post_locked(qp, requests, posted);
 }
 

@@ -21,6 +21,8 @@ namespace {
 // perftest asks for one where an acknowledgement that comes after its answer makes it two.
 constexpr std::uint32_t kPlacesMin = 16;
 
+std::uint64_t nanoseconds_now() { return static_cast<std::uint64_t>(clock_now().nanoseconds()); }
+
 // What was asked for fits the limits of the NIC, which are a power of two and more than kPlacesMin.
 std::uint32_t places_for(std::uint32_t capacity) {
   return std::bit_ceil(std::max(capacity, kPlacesMin));
@@ -51,11 +53,12 @@ Result<Cq*, Error> next_completion_event(Channel& channel) {
   return channel.queue->take([](Cq* cq) { cq->completion_events.delivered(); });
 }
 
-Cq::Cq(Context& owner, std::uint32_t capacity, Channel* events, void* border_cookie)
+Cq::Cq(Context& owner, std::uint32_t capacity, Channel* events, void* border_cookie,
+       const queues::CompletionQueue::Extras& extras)
     : context(&owner),
       channel(events),
       cookie(border_cookie),
-      queue(capacity, this, events ? queues::Pushers::kAny : queues::Pushers::kOneAtATime),
+      queue(capacity, this, events ? queues::Pushers::kAny : queues::Pushers::kOneAtATime, extras),
       pushes_are_locked_(events != nullptr) {}
 
 int Cq::poll(std::span<queues::Completion> out) {
@@ -95,19 +98,26 @@ void Cq::completion_event(queues::CompletionQueue&) {
   if (channel) channel->queue->push(this);
 }
 
+// Completions are pushed by queue pairs, and these need the engine.
+void Cq::moderation_began(queues::CompletionQueue&) {
+  if (Engine* const engine = context->nic().engine()) engine->note_moderation(*this);
+}
+
 void Cq::overrun_event(queues::CompletionQueue& full) {
   LOG_ERROR("a completion queue of %u overran: its queue pairs fail", full.capacity());
   context->async_events().push({AsyncKind::kCqError, cookie, &async_events});
 }
 
 Result<Cq*, Error> create_cq(Context& context, std::uint32_t capacity, Channel* channel,
-                             void* cookie) {
+                             void* cookie, const CqOptions& options) {
   if (!context.is_usable()) return refuse(Error::kGone);
   Nic& nic = context.nic();
   if (capacity == 0 || capacity > nic.limits().completions) return refuse(Error::kInvalid);
   Share share(nic.counts().completion_queues, nic.limits().completion_queues);
   if (!share) return refuse(Error::kNoRoom);
-  auto* cq = new Cq(context, places_for(capacity), channel, cookie);
+  auto* cq = new Cq(context, places_for(capacity), channel, cookie,
+                    {.clock = options.has_timestamps ? nanoseconds_now : nullptr,
+                     .ignores_overrun = options.ignores_overrun});
   share.keep();
   if (channel) channel->dependents.fetch_add(1);
   context.count_objects(1);
@@ -125,6 +135,13 @@ Result<void, Error> resize_cq(Cq& cq, std::uint32_t capacity) {
   return {};
 }
 
+Result<void, Error> moderate_cq(Cq& cq, std::uint16_t count, std::uint16_t period) {
+  if (!cq.context->is_usable()) return refuse(Error::kGone);
+  cq.set_moderation_period(period);
+  cq.queue.moderate(period == 0 ? 0 : count);
+  return {};
+}
+
 namespace {
 
 // What the program has not fetched is taken back, what it has fetched must be acknowledged.
@@ -139,6 +156,7 @@ Result<void, Error> destroy_cq(Cq* cq) {
   Context& context = *cq->context;
   if (cq->dependents.load() != 0) return refuse(Error::kBusy);
   if (context.is_usable()) {
+    if (Engine* const engine = context.nic().engine()) engine->forget_moderation(*cq);
     if (cq->channel) {
       cq->channel->queue->withdraw([cq](Cq* waiting) { return waiting == cq; });
       cq->completion_events.wait_until_acknowledged();
@@ -174,10 +192,26 @@ Result<Srq*, Error> create_srq(Pd& pd, std::uint32_t depth, std::uint32_t sge_ma
   return srq;
 }
 
+Result<void, Error> match_tags(Srq& srq, Cq& cq, std::uint32_t tags_max) {
+  if (!srq.pd->context->is_usable()) return refuse(Error::kGone);
+  const bool is_possible = tags_max > 0 && tags_max <= qp::kTagsMax;
+  if (!is_possible || cq.context != srq.pd->context) return refuse(Error::kInvalid);
+  srq.tags = std::make_unique<qp::TagMatcher>(tags_max, cq.queue);
+  srq.cq = &cq;
+  cq.dependents.fetch_add(1);
+  cq.begin_pushing();
+  cq.lock_pushes();  // the program pushes as well as queue pairs
+  return {};
+}
+
 Result<void, Error> destroy_srq(Srq* srq) {
   Context& context = *srq->pd->context;
   if (srq->dependents.load() != 0) return refuse(Error::kBusy);
   if (srq->xrcd) leave_domain(*srq);
+  if (srq->tags) {
+    if (context.is_usable()) srq->cq->end_pushing();
+    srq->cq->dependents.fetch_sub(1);
+  }
   if (context.is_usable()) {
     settle_async_events(context, srq->async_events);
     context.nic().counts().shared_receive_queues.fetch_sub(1);

@@ -21,7 +21,9 @@ struct OpcodeShape {
   bool invalidates = false;
   bool reads = false;    // has an answer of its own: counts against max_rd_atomic
   bool returns = false;  // and that brings bytes, which go to its SGEs
+  bool reports = false;  // its completion says more than that it is done, or is not a program's
   bool atomic = false;
+  bool is_internal = false;
   bool is_local = false;  // executed by the window itself: no carrier sees it
   bool on_uc = false;
   bool on_ud = false;
@@ -68,18 +70,21 @@ inline constexpr std::array<OpcodeShape, 12> kOpcodes = {{
      .kind = OpKind::kRead,
      .completion = queues::CompletionKind::kRead,
      .reads = true,
-     .returns = true},
+     .returns = true,
+     .reports = true},
     {.opcode = queues::SendOpcode::kCompareSwap,
      .kind = OpKind::kCompareSwap,
      .completion = queues::CompletionKind::kCompareSwap,
      .reads = true,
      .returns = true,
+     .reports = true,
      .atomic = true},
     {.opcode = queues::SendOpcode::kFetchAdd,
      .kind = OpKind::kFetchAdd,
      .completion = queues::CompletionKind::kFetchAdd,
      .reads = true,
      .returns = true,
+     .reports = true,
      .atomic = true},
     {.opcode = queues::SendOpcode::kLocalInvalidate,
      .kind = OpKind::kLocalInvalidate,
@@ -100,6 +105,16 @@ inline constexpr std::array<OpcodeShape, 12> kOpcodes = {{
      .is_local = true,
      .on_uc = true},
 }};
+
+// The queue pair's own work requests (rendezvous.h): whoever posted them hears of them.
+constexpr OpcodeShape internal(OpcodeShape shape) {
+  shape.reports = shape.is_internal = true;
+  return shape;
+}
+inline constexpr OpcodeShape kInternalRead =
+    internal(kOpcodes[static_cast<std::size_t>(queues::SendOpcode::kRead)]);
+inline constexpr OpcodeShape kInternalSend =
+    internal(kOpcodes[static_cast<std::size_t>(queues::SendOpcode::kSend)]);
 
 constexpr bool opcodes_are_in_order() {
   for (std::size_t i = 0; i < kOpcodes.size(); ++i)

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "qp/queue_pair.h"
 
+#include <algorithm>
+#include <bit>
 #include <cstring>
 #include <mutex>
 
@@ -19,6 +21,19 @@ std::unique_ptr<queues::ReceiveQueue> receives_for(const QpConfig& config) {
                                                 nullptr, queues::Takers::kOneAtATime);
 }
 
+// Its own work requests have places, SGEs and inline bytes beside those of the program.
+std::uint32_t send_depth_of(const QpConfig& config) {
+  const std::uint32_t depth = config.send_depth == 0 ? 0 : std::bit_ceil(config.send_depth);
+  return config.tags ? depth + RendezvousQueue::kReserve : depth;
+}
+std::uint32_t send_sge_max_of(const QpConfig& config) {
+  return config.tags ? std::max(config.send_sge_max, kTagSgeMax) : config.send_sge_max;
+}
+std::uint32_t inline_max_of(const QpConfig& config) {
+  return config.tags ? std::max(config.inline_max, RendezvousQueue::kFinishBytes)
+                     : config.inline_max;
+}
+
 std::uint64_t total_length(std::span<const Sge> sges) {
   std::uint64_t length = 0;
   for (const Sge& sge : sges)
@@ -31,7 +46,8 @@ std::uint64_t total_length(std::span<const Sge> sges) {
 QueuePair::QueuePair(const QpConfig& config)
     : lock_(config.lock ? config.lock : &own_lock_),
       config_(config),
-      send_queue_(config.send_depth, config.send_sge_max, config.inline_max),
+      may_bypass_queue_(config.xrc == Xrc::kNo && !config.tags),
+      send_queue_(send_depth_of(config), send_sge_max_of(config), inline_max_of(config)),
       own_receives_(receives_for(config)),
       window_({.type = config.type,
                .qp = config.number,
@@ -50,12 +66,16 @@ QueuePair::QueuePair(const QpConfig& config)
                   .queue = config.shared_receives ? config.shared_receives : own_receives_.get(),
                   .is_shared = config.shared_receives != nullptr || config.xrc == Xrc::kTarget,
                   .shared_queues = config.shared_queues,
+                  .tags = config.tags,
                   .receive_pd = config.shared_receives ? config.receive_pd : config.pd,
                   .completions = config.receive_completions,
                   .regions = config.regions,
-                  .owner = this}) {
+                  .owner = this}),
+      rendezvous_(config.tags
+                      ? std::make_unique<RendezvousQueue>(config.number, *config.tags, send_queue_)
+                      : nullptr) {
   // What there is may be more than what was asked for.
-  config_.send_depth = send_queue_.depth();
+  config_.send_depth = config.send_depth == 0 ? 0 : std::bit_ceil(config.send_depth);
 }
 
 // -- states -------------------------------------------------------------------------------------
@@ -105,7 +125,8 @@ void QueuePair::enter(QpState to) {
     case QpState::kReadyToSend:
       set_state(to);
       responder_.start(attributes_);
-      return window_.start(attributes_);
+      window_.start(attributes_);
+      return post_rendezvous();
     case QpState::kDrained:
       set_state(to);
       responder_.start(attributes_);
@@ -127,6 +148,7 @@ void QueuePair::start_afresh() {
   set_state(QpState::kReset);
   window_.reset();
   responder_.reset();
+  if (rendezvous_) rendezvous_->forget();
   config_.regions->windows().release(config_.number);
   // What was not polled yet belongs to a life that is over (10.3.1.1: removed).
   config_.send_completions->remove(config_.number);
@@ -140,6 +162,7 @@ void QueuePair::enter_error() {
   if (own_receives_) own_receives_->wait_for_posts();
   window_.flush();
   responder_.flush();
+  if (rendezvous_) static_cast<void>(rendezvous_->flush());
   if (enters && config_.shared_receives) tell(QpEvent::kLastReceiveReached);
 }
 
@@ -155,6 +178,11 @@ bool QueuePair::is_draining() const { return state() == QpState::kDrained && win
 
 void QueuePair::tell(QpEvent event) {
   if (config_.events) config_.events->qp_event(config_.number, event);
+}
+
+void QueuePair::abandon() {
+  responder_.abandon();
+  if (rendezvous_) rendezvous_->forget();
 }
 
 // -- what the two halves report -----------------------------------------------------------------
@@ -178,6 +206,25 @@ void QueuePair::responder_failed(ResponderFault fault) {
   }
 }
 
+// A message may match before we can send: in RTR it waits.
+void QueuePair::rendezvous_matched(TagHandle entry) {
+  rendezvous_->add(entry);
+  post_rendezvous();
+}
+
+void QueuePair::post_rendezvous() {
+  if (rendezvous_ && (state() == QpState::kReadyToSend || state() == QpState::kDrained))
+    rendezvous_->post();
+}
+
+bool QueuePair::internal_done(std::uint64_t wr_id, OpKind kind, queues::Status status,
+                              Reason reason) {
+  if (!rendezvous_) return true;
+  const bool is_told = rendezvous_->done(wr_id, kind, status, reason);
+  if (status == queues::Status::kSuccess) post_rendezvous();
+  return is_told;
+}
+
 void QueuePair::communication_established() { tell(QpEvent::kCommunicationEstablished); }
 
 // -- posting ------------------------------------------------------------------------------------
@@ -194,7 +241,7 @@ Result<void, PostError> QueuePair::post_send(const SendRequest& request) {
   if (!is_inline && request.sges.size() > send_queue_.sge_max())
     return refuse(PostError::kTooManySges);
   SendWqe* wqe = send_queue_.room();
-  if (!wqe) return refuse(PostError::kFull);
+  if (!wqe || (rendezvous_ && used() >= config_.send_depth)) return refuse(PostError::kFull);
   fill(*wqe, request);
   send_queue_.post();
   if (state() == QpState::kError || state() == QpState::kSendError) window_.flush();

@@ -11,6 +11,7 @@
 #include "base/result.h"
 #include "base/section_lock.h"
 #include "qp/carrier.h"
+#include "qp/rendezvous.h"
 #include "qp/responder.h"
 #include "qp/send_window.h"
 #include "qp/state.h"
@@ -52,7 +53,8 @@ struct QpConfig {
   queues::CompletionQueue* send_completions = nullptr;  // borrowed
   queues::CompletionQueue* receive_completions = nullptr;
   queues::ReceiveQueue* shared_receives = nullptr;  // borrowed; null: it has its own
-  SharedQueues* shared_queues = nullptr;            // XRC targets: of their domain
+  TagMatcher* tags = nullptr;  // borrowed; of the shared receive queue: RC, of the same domain
+  SharedQueues* shared_queues = nullptr;  // XRC targets: of their domain
   memory::RegionTable* regions = nullptr;
   SectionLock* lock = nullptr;  // borrowed, where others watch it; null: it has its own
   QpEvents* events = nullptr;
@@ -101,6 +103,12 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   QpState state() const { return attributes_.state; }
   const QpAttributes& attributes() const { return attributes_; }
   const QpConfig& config() const { return config_; }
+  // Work requests may be executed as they are posted, past the queue.
+  bool may_bypass_queue() const { return may_bypass_queue_; }
+  // Work requests that can be posted.
+  std::uint32_t room() const { return config_.send_depth - used(); }
+  // Nothing is received any more, and what was being received never was: it is about to go.
+  void abandon();
   // SQD, and something begun before is not done yet (sq_draining of a query).
   bool is_draining() const;
 
@@ -121,9 +129,18 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
  private:
   void window_failed(WindowFault fault) override;
   void window_drained() override;
+  bool internal_done(std::uint64_t wr_id, OpKind kind, queues::Status status,
+                     Reason reason) override;
   void responder_failed(ResponderFault fault) override;
   void communication_established() override;
+  void rendezvous_matched(TagHandle entry) override;
+  bool may_fetch() const override { return attributes_.reads_out_max != 0; }
 
+  // Places of the send queue that the program has filled.
+  std::uint32_t used() const {
+    return send_queue_.used() - (rendezvous_ ? rendezvous_->places() : 0);
+  }
+  void post_rendezvous();
   void take_values(const QpAttributes& wanted, std::uint32_t mask);
   void enter(QpState to);
   void set_state(QpState to);
@@ -136,11 +153,13 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   QpConfig config_;
   QpAttributes attributes_;
   bool fatal_told_ = false;
+  const bool may_bypass_queue_;
   std::atomic<QpState> receive_state_{QpState::kReset};  // for post_receive, which has no lock
   queues::SendQueue send_queue_;
   std::unique_ptr<queues::ReceiveQueue> own_receives_;
   SendWindow window_;
   Responder responder_;
+  std::unique_ptr<RendezvousQueue> rendezvous_;  // where tags are matched
 };
 
 }  // namespace verbena::qp

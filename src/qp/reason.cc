@@ -71,10 +71,8 @@ std::string_view reason_text(Reason reason) {
     case Reason::kNotReceiving: return "a message came in a state that does not receive";
     case Reason::kNoReceivePosted: return "a message came and no receive was posted";
     case Reason::kReceiveTooShort: return "a message came that is longer than its receive";
-    case Reason::kOperationNotEnabled:
-      return "the queue pair's access flags do not allow the peer's operation";
-    case Reason::kOperationNotForType:
-      return "the peer asked for an operation that this type does not have";
+    case Reason::kOperationNotEnabled: return "the access flags do not allow the peer's operation";
+    case Reason::kOperationNotForType: return "the peer's operation is not one of this type";
     case Reason::kRequestTooLong: return "the peer's WRITE or READ is longer than 1 GiB";
     case Reason::kMisalignedAtomic: return "the peer's atomic is not on an address divisible by 8";
     case Reason::kNoReadResources: return "READ or atomic of the peer, but max_dest_rd_atomic is 0";
@@ -85,6 +83,8 @@ std::string_view reason_text(Reason reason) {
     case Reason::kBrokenRequest:
       return "the peer's packets do not make a request: opcodes out of order, or wrong lengths";
     case Reason::kNoSharedQueue: return "the peer named a queue that this XRC domain does not have";
+    case Reason::kNoSuchTag: return "the tag list has no such entry any more";
+    case Reason::kRendezvousTooLong: return "the program has to fetch the message itself";
     case Reason::kRemoteKey:
       return "the peer's rkey names no memory region, or one that was deregistered";
     case Reason::kRemoteDomain: return "the peer's rkey belongs to another protection domain";

@@ -64,6 +64,8 @@ enum class Reason : std::uint32_t {
   kWrongQkey = 74,
   kBrokenRequest = 75,
   kNoSharedQueue = 76,
+  kNoSuchTag = 77,
+  kRendezvousTooLong = 78,
   kRemoteKey = 80,  // in the order of memory::RegionRefusal
   kRemoteDomain = 81,
   kRemoteRange = 82,

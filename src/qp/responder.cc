@@ -22,6 +22,7 @@
 #include "qp/responder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 #include "base/fence.h"
@@ -65,7 +66,8 @@ constexpr bool serves(QpType type, std::uint32_t access) {
 
 }  // namespace
 
-Responder::Responder(const Config& config) : config_(config) {}
+Responder::Responder(const Config& config)
+    : config_(config), tagged_(config.tags ? std::make_unique<Tagged>() : nullptr) {}
 
 // -- refusals -----------------------------------------------------------------------------------
 
@@ -177,6 +179,8 @@ Result<void, Refusal> Responder::begin_receive(std::uint64_t length) {
   // A message that was abandoned leaves its receive to this one: RC repeats it, UC drops it.
   current_.in_progress = false;
   if (auto admitted = admit(0, length); !admitted) return admitted;
+  if (tagged_) [[unlikely]]
+    return begin_tagged(length);
   if (!take_receive()) return not_ready();
   if (length + grh_room() > current_.receive.room()) return too_short();
   current_.in_progress = true;
@@ -186,12 +190,16 @@ Result<void, Refusal> Responder::begin_receive(std::uint64_t length) {
 
 Result<void, Refusal> Responder::begin_receive_of_any_length() {
   if (auto begun = begin_receive(0); !begun) return begun;
+  if (tagged_) [[unlikely]]
+    return begin_tagged(kMessageMax);
   current_.length = std::min<std::uint64_t>(kMessageMax, current_.receive.room() - grh_room());
   return {};
 }
 
 Result<void, Refusal> Responder::place(std::uint64_t offset, std::span<const std::byte> bytes) {
   if (!receiving_ || !current_.in_progress) return drop(Reason::kNoMessageInProgress);
+  if (tagged_) [[unlikely]]
+    return place_tagged(offset, bytes);
   if (offset > current_.length || bytes.size() > current_.length - offset) return too_short();
   if (bytes.empty()) return {};
   const auto placed = memory::scatter(*config_.regions, config_.receive_pd, current_.receive.list(),
@@ -255,6 +263,10 @@ Result<void, Refusal> Responder::place_grh(std::span<const std::byte> grh) {
 
 Result<void, Refusal> Responder::finish_receive(const Arrived& arrived) {
   if (!receiving_ || !current_.in_progress) return drop(Reason::kNoMessageInProgress);
+  if (tagged_) {
+    // A message of nothing has no header.
+    if (auto known = know_receive({}); !known) return known;
+  }
   if (arrived.invalidates) {
     if (config_.type != QpType::kRc) return drop(Reason::kOperationNotForType);
     if (config_.regions->windows().invalidate(user(), {arrived.immediate})) {
@@ -262,8 +274,9 @@ Result<void, Refusal> Responder::finish_receive(const Arrived& arrived) {
       return bad_access(Reason::kRemoteInvalidateRefused);
     }
   }
+  if (tagged_) [[unlikely]]
+    return finish_tagged(arrived);
   Completion completion = completion_of_receive();
-  completion.kind = CompletionKind::kReceive;
   if (arrived.invalidates) {
     completion.flags |= queues::kHasInvalidatedKey;
     completion.immediate = arrived.immediate;
@@ -284,6 +297,7 @@ Result<void, Refusal> Responder::finish_write_with_immediate(std::uint64_t lengt
                                                              const Arrived& arrived) {
   current_.in_progress = false;
   if (auto admitted = admit(memory::kRemoteWrite, length); !admitted) return admitted;
+  if (tagged_) leave_tagged();
   if (!take_receive()) return not_ready();
   Completion completion = completion_of_receive();
   completion.kind = CompletionKind::kReceiveWithImmediate;
@@ -298,11 +312,15 @@ Completion Responder::completion_of_receive() const {
   completion.wr_id = current_.receive.wr_id;
   completion.kind = CompletionKind::kReceive;
   completion.qp = config_.qp;
+  if (!tagged_) [[likely]]
+    return completion;
+  completion.kind = whole_kind_;
+  if (tagged_->entry) completion.wr_id = tagged_->receive.wr_id;
   return completion;
 }
 
 Result<void, Refusal> Responder::complete(const Completion& completion, bool is_solicited) {
-  current_.has_receive = current_.in_progress = false;
+  receive_is_over();
   if (config_.completions->push(completion, is_solicited)) return {};
   return completion_lost();
 }
@@ -324,8 +342,26 @@ void Responder::complete_failed(Status status, Reason reason) {
   Completion completion = completion_of_receive();
   completion.status = status;
   completion.vendor_error = static_cast<std::uint32_t>(reason);
-  current_.has_receive = current_.in_progress = false;
+  receive_is_over();
   if (!config_.completions->push(completion, false)) lost_ = true;
+}
+
+void Responder::receive_is_over() {
+  current_.in_progress = false;
+  if (!tagged_) [[likely]] {
+    current_.has_receive = false;
+    return;
+  }
+  // What failed is not among the unexpected messages that the program counts.
+  if (std::exchange(tagged_->is_unexpected, false)) config_.tags->forget_unexpected();
+  if (tagged_->entry)
+    config_.tags->consume(*std::exchange(tagged_->entry, std::nullopt));
+  else
+    current_.has_receive = false;
+}
+
+void Responder::abandon() {
+  if (tagged_) leave_tagged();
 }
 
 // -- one-sided ----------------------------------------------------------------------------------
@@ -441,6 +477,7 @@ void Responder::start(const QpAttributes& attributes) {
 
 void Responder::flush() {
   receiving_ = false;
+  if (tagged_ && tagged_->entry) complete_failed(Status::kFlushed, Reason::kFlushedReceive);
   if (current_.has_receive) complete_failed(Status::kFlushed, Reason::kFlushedReceive);
   while (!config_.is_shared && config_.queue->take(current_.receive))
     complete_failed(Status::kFlushed, Reason::kFlushedReceive);
@@ -453,6 +490,7 @@ void Responder::reset() {
   access_ = qkey_ = 0;
   rnr_timer_ = reads_in_max_ = 0;
   last_refusal_ = Reason::kNone;
+  abandon();
   current_.has_receive = current_.in_progress = false;
   if (!config_.is_shared) config_.queue->reset();
 }

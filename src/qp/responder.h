@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <optional>
 #include <span>
 
@@ -15,6 +16,7 @@
 #include "qp/operation.h"
 #include "qp/reason.h"
 #include "qp/state.h"
+#include "qp/tag_matcher.h"
 #include "queues/completion_queue.h"
 #include "queues/work_queue.h"
 
@@ -50,6 +52,9 @@ class Responder {
    public:
     virtual void responder_failed(ResponderFault fault) = 0;
     virtual void communication_established() = 0;  // the first message in RTR
+    // A message has matched that is to be fetched. The entry is the owner's.
+    virtual void rendezvous_matched(TagHandle) {}
+    virtual bool may_fetch() const { return false; }
 
    protected:
     ~Owner() = default;
@@ -62,7 +67,8 @@ class Responder {
     queues::ReceiveQueue* queue = nullptr;  // its own, or a shared one
     bool is_shared = false;
     SharedQueues* shared_queues = nullptr;
-    PdId receive_pd{};  // of the shared receive queue; else the same as pd
+    TagMatcher* tags = nullptr;  // of a shared queue that matches them; its completions go there
+    PdId receive_pd{};           // of the shared receive queue; else the same as pd
     queues::CompletionQueue* completions = nullptr;
     memory::RegionTable* regions = nullptr;
     Owner* owner = nullptr;
@@ -136,6 +142,8 @@ class Responder {
 
   // -- for the queue pair
   void start(const QpAttributes& attributes);  // RTR, or changed attributes
+  // The message in progress, if there is one, was never received: destruction.
+  void abandon();
   // ERR: the message in progress and (unless shared) everything posted completes as flushed.
   void flush();
   void reset();
@@ -148,6 +156,33 @@ class Responder {
     std::uint64_t length = 0;
     queues::Receive receive;
   };
+
+  // The same of a message that begins with a tag's header. The header tells which receive is
+  // taken, so that is known when the first bytes come (responder_tags.cc).
+  struct Tagged {
+    enum class Phase : std::uint8_t {
+      kHeader,      // nothing has come yet
+      kWhole,       // all of it, into a receive of the queue
+      kEager,       // what follows the header, into the entry's buffers
+      kRendezvous,  // it only says where the message is
+      kLeft,        // the same, and the program has to fetch it: what follows the header, if room
+    };
+    Phase phase = Phase::kHeader;
+    bool is_unexpected = false;      // counted as that
+    std::optional<TagHandle> entry;  // that has matched
+    queues::Receive receive;         // its buffers
+    Rendezvous message;              // its tag and context, also of one that came
+  };
+  Result<void, Refusal> begin_tagged(std::uint64_t length);
+  Result<void, Refusal> place_tagged(std::uint64_t offset, std::span<const std::byte> bytes);
+  Result<void, Refusal> know_receive(std::span<const std::byte> first_bytes);
+  Result<void, Refusal> find_receive(std::span<const std::byte> bytes);
+  Result<void, Refusal> take_whole(queues::CompletionKind kind);
+  Result<void, Refusal> take_rendezvous(std::span<const std::byte> bytes);
+  Result<void, Refusal> scatter_tagged(std::uint64_t offset, std::span<const std::byte> bytes);
+  Result<void, Refusal> finish_tagged(const Arrived& arrived);
+  void leave_tagged();
+  void receive_is_over();
 
   std::optional<queues::ReceiveQueue::Simple> simple_receive(std::uint64_t length) const;
   bool put(const Sge& to, std::span<const std::byte> bytes);
@@ -191,6 +226,8 @@ class Responder {
   Reason last_refusal_ = Reason::kNone;
   mutable std::uint64_t wrong_qkeys_ = 0;
   Current current_;
+  queues::CompletionKind whole_kind_ = queues::CompletionKind::kReceive;
+  std::unique_ptr<Tagged> tagged_;  // where there are tags
 };
 
 }  // namespace verbena::qp

@@ -92,6 +92,8 @@ bool SendWindow::fetch() {
 void SendWindow::describe(Entry& entry, const SendWqe& wqe, std::uint32_t index) const {
   entry = Entry{};
   entry.shape = shape_of(wqe.opcode);
+  if (wqe.flags & queues::kInternal && entry.shape) [[unlikely]]
+    entry.shape = entry.shape->kind == OpKind::kRead ? &kInternalRead : &kInternalSend;
   entry.wr_id = wqe.wr_id;
   entry.is_signaled = config_.signal_all || wqe.flags & queues::kSignaled;
   entry.is_fenced = wqe.flags & queues::kFence;
@@ -315,18 +317,31 @@ void SendWindow::peer_lost(const Now& now) {
 // -- completions --------------------------------------------------------------------------------
 
 void SendWindow::push(const Entry& entry, Status status, Reason reason) {
+  if (status != Status::kSuccess || entry.shape->reports) return push_report(entry, status, reason);
   const auto make = [&] {
     Completion completion;
     completion.wr_id = entry.wr_id;
-    completion.status = status;
-    completion.kind = entry.shape ? entry.shape->completion : queues::CompletionKind::kSend;
-    completion.vendor_error = static_cast<std::uint32_t>(reason);
+    completion.kind = entry.shape->completion;
     completion.qp = config_.qp;
-    if (status == Status::kSuccess && entry.shape->returns)
-      completion.byte_length = static_cast<std::uint32_t>(entry.op.length);
     return completion;
   };
   if (!config_.completions->push(make, false)) lost_ = true;
+}
+
+void SendWindow::push_report(const Entry& entry, Status status, Reason reason) {
+  if (entry.shape && entry.shape->is_internal) {
+    if (!config_.owner->internal_done(entry.wr_id, entry.shape->kind, status, reason)) lost_ = true;
+    return;
+  }
+  Completion completion;
+  completion.wr_id = entry.wr_id;
+  completion.status = status;
+  completion.kind = entry.shape ? entry.shape->completion : queues::CompletionKind::kSend;
+  completion.vendor_error = static_cast<std::uint32_t>(reason);
+  completion.qp = config_.qp;
+  if (status == Status::kSuccess && entry.shape->returns)
+    completion.byte_length = static_cast<std::uint32_t>(entry.op.length);
+  if (!config_.completions->push(completion, false)) lost_ = true;
 }
 
 void SendWindow::flush_rest() {

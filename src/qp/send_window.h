@@ -41,6 +41,8 @@ class SendWindow {
    public:
     virtual void window_failed(WindowFault fault) = 0;
     virtual void window_drained() = 0;  // SQD: everything outstanding is done
+    // One of the queue pair's own work requests has ended. False: its completion is lost.
+    virtual bool internal_done(std::uint64_t, OpKind, queues::Status, Reason) { return true; }
 
    protected:
     ~Owner() = default;
@@ -186,6 +188,7 @@ class SendWindow {
   void retry_later(Answer answer, const Now& now, std::uint8_t rnr_timer);
 
   void push(const Entry& entry, queues::Status status, Reason reason);
+  void push_report(const Entry& entry, queues::Status status, Reason reason);
   void flush_rest();
   void tell_lost_completion();
   void go_back();

@@ -23,10 +23,16 @@ std::unique_ptr<std::byte[]> memory_for(std::uint32_t capacity) {
 }  // namespace
 
 CompletionQueue::CompletionQueue(std::uint32_t capacity, CompletionEvents* events, Pushers pushers)
+    : CompletionQueue(capacity, events, pushers, Extras{}) {}
+
+// Who wants the time of each completion pushes by the long way.
+CompletionQueue::CompletionQueue(std::uint32_t capacity, CompletionEvents* events, Pushers pushers,
+                                 const Extras& extras)
     : memory_(memory_for(capacity)),
       capacity_(capacity),
       events_(events),
-      is_push_locked_(pushers == Pushers::kAny),
+      extras_(extras),
+      is_push_locked_(pushers == Pushers::kAny || extras.clock),
       has_listeners_(pushers == Pushers::kAny) {
   VERBENA_ASSERT(capacity >= 1);
   use(kPlacesMin);
@@ -36,7 +42,14 @@ bool CompletionQueue::push(const Completion& completion, bool solicited) {
   if (!is_push_locked_.load(std::memory_order_relaxed)) [[likely]]
     return tell(push_alone(completion, solicited));
   std::unique_lock guard(push_lock_);
-  const Pushed pushed = push_alone(completion, solicited);
+  Pushed pushed;
+  if (extras_.clock) [[unlikely]] {
+    Completion stamped = completion;
+    stamped.timestamp = extras_.clock();
+    pushed = push_alone(stamped, solicited);
+  } else {
+    pushed = push_alone(completion, solicited);
+  }
   guard.unlock();
   return tell(pushed);
 }
@@ -48,7 +61,9 @@ CompletionQueue::Pushed CompletionQueue::push_alone(const Completion& completion
   }
   new (place_of(tail)) Completion(completion);
   tail_.store(tail + 1, std::memory_order_release);
-  return takes_event(completion, solicited) ? Pushed::kWithEvent : Pushed::kQuietly;
+  if (!has_listeners_ || armed_ == Arm::kNo) [[likely]]
+    return Pushed::kQuietly;
+  return event_of(completion, solicited);
 }
 
 bool CompletionQueue::tell(Pushed pushed) {
@@ -56,6 +71,9 @@ bool CompletionQueue::tell(Pushed pushed) {
     case Pushed::kQuietly: return true;
     case Pushed::kWithEvent:
       if (events_) events_->completion_event(*this);
+      return true;
+    case Pushed::kBeginsToWait:
+      if (events_) events_->moderation_began(*this);
       return true;
     case Pushed::kLost: return false;
     case Pushed::kLostFirst:
@@ -65,22 +83,61 @@ bool CompletionQueue::tell(Pushed pushed) {
   return false;
 }
 
-bool CompletionQueue::takes_event(const Completion& completion, bool solicited) {
-  if (!has_listeners_ || armed_ == Arm::kNo) [[likely]]
-    return false;
-  const bool counts = armed_ == Arm::kNext || solicited || completion.status != Status::kSuccess;
-  if (counts) armed_ = Arm::kNo;
-  return counts;
+CompletionQueue::Pushed CompletionQueue::event_of(const Completion& completion, bool solicited) {
+  const bool is_good = completion.status == Status::kSuccess;
+  if (armed_ != Arm::kNext && !solicited && is_good) return Pushed::kQuietly;
+  if (is_good && moderate_count_ > 1) return moderated();
+  armed_ = Arm::kNo;
+  moderated_ = 0;
+  return Pushed::kWithEvent;
+}
+
+CompletionQueue::Pushed CompletionQueue::moderated() {
+  ++moderated_;
+  if (moderated_ < moderate_count_)
+    return moderated_ == 1 ? Pushed::kBeginsToWait : Pushed::kQuietly;
+  armed_ = Arm::kNo;
+  moderated_ = 0;
+  return Pushed::kWithEvent;
+}
+
+void CompletionQueue::moderate(std::uint32_t count) {
+  {
+    const std::lock_guard guard(push_lock_);
+    moderate_count_ = count;
+  }
+  // What waits by the old rule waits no longer.
+  moderation_over();
+}
+
+void CompletionQueue::moderation_over() {
+  std::unique_lock guard(push_lock_);
+  if (moderated_ == 0) return;
+  moderated_ = 0;
+  const bool tells = std::exchange(armed_, Arm::kNo) != Arm::kNo;
+  guard.unlock();
+  if (tells) tell(Pushed::kWithEvent);
 }
 
 // False when full. After an overrun it stays full for those who push.
 bool CompletionQueue::make_room(std::uint32_t tail) {
   if (is_overrun()) return false;
-  const std::uint32_t waiting = tail - head_.load(std::memory_order_acquire);
-  if (waiting >= capacity()) return false;
+  std::uint32_t waiting = tail - head_.load(std::memory_order_acquire);
+  if (waiting >= capacity()) {
+    if (!extras_.ignores_overrun) return false;
+    forget_oldest();
+    waiting = tail - head_.load(std::memory_order_acquire);
+  }
   if (waiting == mask_ + 1) use_twice_as_much(tail);
   room_upto_ = tail - waiting + std::min(mask_ + 1, capacity());
   return true;
+}
+
+void CompletionQueue::forget_oldest() {
+  const std::lock_guard guard(take_lock_);
+  const std::uint32_t head = head_.load(std::memory_order_relaxed);
+  const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
+  if (tail - head >= capacity()) head_.store(head + 1, std::memory_order_release);
 }
 
 // What waits keeps its order: each completion stays, or moves up by the old number of places.
@@ -108,6 +165,7 @@ void CompletionQueue::arm(Arm what) {
   const std::lock_guard guard(push_lock_);
   if (what == Arm::kSolicited && armed_ == Arm::kNext) return;
   armed_ = what;
+  if (what == Arm::kNo) moderated_ = 0;
 }
 
 void CompletionQueue::remove(QpNum qp) {

@@ -34,6 +34,8 @@ enum class Status : std::uint8_t {
   kRetryExceeded = 12,
   kRnrRetryExceeded = 13,
   kFatal = 19,
+  kTagOperation = 22,          // of a tag list: its entry is not there any more
+  kRendezvousIncomplete = 23,  // of a tagged receive: the message is still where the header says
 };
 
 // Numbered as in verbs (enum ibv_wc_opcode).
@@ -49,12 +51,20 @@ enum class CompletionKind : std::uint8_t {
   kAtomicWrite = 9,
   kReceive = 128,
   kReceiveWithImmediate = 129,
+  kTagAdd = 130,
+  kTagDelete = 131,
+  kTagSync = 132,
+  kTagReceive = 133,
+  kNoTag = 134,
 };
 
 // Numbered as in verbs (enum ibv_wc_flags).
 inline constexpr std::uint8_t kHasGrh = 1;
 inline constexpr std::uint8_t kHasImmediate = 2;
 inline constexpr std::uint8_t kHasInvalidatedKey = 8;
+inline constexpr std::uint8_t kTagSyncWanted = 16;
+inline constexpr std::uint8_t kTagMatched = 32;
+inline constexpr std::uint8_t kTagDataValid = 64;
 
 struct Completion {
   std::uint64_t wr_id = 0;
@@ -69,9 +79,23 @@ struct Completion {
   QpNum source_qp = {};  // datagrams only
   std::uint16_t source_lid = 0;
   std::uint16_t pkey_index = 0;
-  std::uint64_t timestamp = 0;  // nanoseconds, CLOCK_MONOTONIC; 0 when the queue does not take them
+  std::uint32_t flow_tag = 0;   // of the rule that a raw packet matched; or see set_tag()
+  std::uint64_t timestamp = 0;  // of the queue's clock; 0 when the queue has none
 };
-static_assert(std::is_trivially_copyable_v<Completion>);
+static_assert(std::is_trivially_copyable_v<Completion> && sizeof(Completion) == 48);
+
+// What a message's tag matching header says: its tag and its application's own word. No such
+// message is a datagram, so they lie where those say whom they are from.
+inline void set_tag(Completion& completion, std::uint64_t tag, std::uint32_t context) {
+  completion.source_qp.value = static_cast<std::uint32_t>(tag);
+  completion.source_lid = static_cast<std::uint16_t>(tag >> 32);
+  completion.pkey_index = static_cast<std::uint16_t>(tag >> 48);
+  completion.flow_tag = context;
+}
+inline std::uint64_t tag_of(const Completion& completion) {
+  return std::uint64_t{completion.pkey_index} << 48 | std::uint64_t{completion.source_lid} << 32 |
+         completion.source_qp.value;
+}
 
 class CompletionQueue;
 
@@ -81,6 +105,9 @@ class CompletionEvents {
   virtual void completion_event(CompletionQueue& queue) = 0;
   // The queue was full and a completion is lost (IBTA vol 1, 11.6.3.2: CQ error). Called once.
   virtual void overrun_event(CompletionQueue& queue) = 0;
+  // The first of some completions waits for others before it is an event: moderation_over() is to
+  // be called when the period has passed.
+  virtual void moderation_began(CompletionQueue&) {}
 
  protected:
   ~CompletionEvents() = default;
@@ -94,9 +121,18 @@ enum class Pushers : std::uint8_t { kAny, kOneAtATime };
 
 class CompletionQueue {
  public:
+  // What is asked for when it is made. Each of them makes pushing a little dearer, so nobody else
+  // pays.
+  struct Extras {
+    std::uint64_t (*clock)() = nullptr;  // for timestamps
+    // A full queue forgets its oldest completion instead of failing.
+    bool ignores_overrun = false;
+  };
   // `capacity` completions, at least 1. `events` may be null.
   CompletionQueue(std::uint32_t capacity, CompletionEvents* events,
                   Pushers pushers = Pushers::kAny);
+  CompletionQueue(std::uint32_t capacity, CompletionEvents* events, Pushers pushers,
+                  const Extras& extras);
   CompletionQueue(const CompletionQueue&) = delete;
   CompletionQueue& operator=(const CompletionQueue&) = delete;
 
@@ -144,6 +180,11 @@ class CompletionQueue {
   // count (11.4.2.2).
   void arm(Arm what);
 
+  // From now on an event is told when `count` completions that count have come, or when the period
+  // of moderation_began() is over. Up to 1: at once. What is unsuccessful does not wait.
+  void moderate(std::uint32_t count);
+  void moderation_over();
+
   // Forgets completions of a queue pair that is gone; the others keep their order. For
   // kOneAtATime this counts as pushing.
   void remove(QpNum qp);
@@ -155,7 +196,7 @@ class CompletionQueue {
   bool is_overrun() const { return overrun_.load(std::memory_order_relaxed); }
 
  private:
-  enum class Pushed : std::uint8_t { kQuietly, kWithEvent, kLost, kLostFirst };
+  enum class Pushed : std::uint8_t { kQuietly, kWithEvent, kBeginsToWait, kLost, kLostFirst };
   Completion* place_of(std::uint32_t index) {
     return reinterpret_cast<Completion*>(memory_.get()) + (index & mask_);
   }
@@ -165,7 +206,9 @@ class CompletionQueue {
   void use_twice_as_much(std::uint32_t tail);
   void use(std::uint32_t places);
   bool tell(Pushed pushed);
-  bool takes_event(const Completion& completion, bool solicited);
+  void forget_oldest();
+  Pushed event_of(const Completion& completion, bool solicited);
+  Pushed moderated();
 
   // Raw bytes: a program that asks for millions of entries and uses ten shall touch the memory of
   // ten. So the ring takes up as few places as it ever needed, a power of two.
@@ -174,6 +217,7 @@ class CompletionQueue {
   std::atomic<std::uint32_t> capacity_;
   std::atomic<bool> overrun_{false};
   CompletionEvents* const events_;
+  const Extras extras_;
 
   // Head and tail count all completions, and wrap. Each side on a line of its own; where both locks
   // are needed, take_lock_ is the inner one.
@@ -181,6 +225,8 @@ class CompletionQueue {
   std::atomic<bool> is_push_locked_;
   const bool has_listeners_;
   Arm armed_ = Arm::kNo;
+  std::uint32_t moderate_count_ = 0;
+  std::uint32_t moderated_ = 0;  // completions that wait for others
   std::uint32_t room_upto_ = 0;  // as far as the tail may go without a look at the head
   std::atomic<std::uint32_t> tail_{0};
   alignas(64) ShortLock take_lock_;

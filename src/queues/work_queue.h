@@ -37,6 +37,7 @@ enum SendFlag : std::uint8_t {
   kSolicited = 2,
   kFence = 4,
   kInline = 8,
+  kInternal = 128,  // posted by the queue pair itself
 };
 
 // One work request of a send queue: 48 bytes, then sge_count SGEs of 16 bytes, or inline_length

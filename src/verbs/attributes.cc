@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What a device and its port are (ibv_query_device_ex(3), ibv_query_port(3), ibv_query_gid_ex(3),
 // ibv_query_pkey(3), ibv_query_rt_values_ex(3)). What this NIC does not have is absent here: raw
-// packets, tag matching.
+// packets, packet pacing.
 #include <endian.h>
 #include <time.h>
 
@@ -10,6 +10,7 @@
 #include <cstdio>
 #include <limits>
 
+#include "qp/tag_matcher.h"
 #include "verbs/abi/context.h"
 #include "verbs/border.h"
 #include "verbs/objects.h"
@@ -28,8 +29,11 @@ constexpr std::uint8_t kWidth4x = 2;         // ibv_port_attr::active_width
 constexpr std::uint8_t kSpeedEdr = 32;       // active_speed: 25 Gb/s a lane
 constexpr std::uint8_t kPhysicalLinkUp = 5;  // IBTA vol 1, 14.2.5.6
 constexpr std::uint8_t kPhysicalDisabled = 3;
-constexpr std::uint64_t kClockKilohertz = 1'000'000;  // our clock counts nanoseconds
-constexpr std::uint16_t kDefaultPkey = 0xffff;        // full member of the default partition
+// What gives completions their timestamps, and raw_clock: CLOCK_MONOTONIC, in nanoseconds.
+constexpr std::uint64_t kClockKilohertz = 1'000'000;
+constexpr std::uint64_t kClockMask = ~std::uint64_t{0};
+constexpr std::uint16_t kDefaultPkey = 0xffff;      // full member of the default partition
+constexpr std::uint32_t kRendezvousHeaderMax = 64;  // with 32 bytes of the program's own
 // Addresses come and go while a device is open, so the GID table has free places. Programs look at
 // all of it: keep it small.
 constexpr int kGidTableMin = 8;
@@ -145,9 +149,16 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   answer.odp_caps = on_demand();
   answer.xrc_odp_caps = answer.odp_caps.per_transport_caps.rc_odp_caps;
   answer.max_dm_size = open.nic->device().limits.device_memory_bytes;
-  answer.completion_timestamp_mask = 0;
+  answer.completion_timestamp_mask = kClockMask;
   answer.hca_core_clock = kClockKilohertz;
   answer.device_cap_flags_ex = answer.orig_attr.device_cap_flags | kNewerCapabilities;
+  answer.tm_caps = {.max_rndv_hdr_size = kRendezvousHeaderMax,
+                    .max_num_tags = qp::kTagsMax,
+                    .flags = IBV_TM_CAP_RC,
+                    .max_ops = qp::kTagOperationsMax,
+                    .max_sge = qp::kTagSgeMax};
+  answer.cq_mod_caps = {.max_cq_count = std::numeric_limits<std::uint16_t>::max(),
+                        .max_cq_period = std::numeric_limits<std::uint16_t>::max()};
   answer.phys_port_cnt_ex = kPort;
   copy_out(answer, attributes, size);
   return 0;

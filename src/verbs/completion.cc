@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Completion queues and their channels (ibv_create_cq(3), ibv_create_cq_ex(3),
+// Completion queues and their channels (ibv_create_cq(3), ibv_create_cq_ex(3), ibv_modify_cq(3),
 // ibv_get_cq_event(3)).
 #include "verbs/abi/context.h"
 #include "verbs/border.h"
@@ -8,14 +8,15 @@
 namespace verbena::verbs {
 namespace {
 
-// What the readers can tell. Timestamps, VLANs, flow tags and tag matching are not there.
-constexpr std::uint64_t kReadable = IBV_WC_STANDARD_FLAGS;
+constexpr std::uint64_t kTimestamps =
+    IBV_WC_EX_WITH_COMPLETION_TIMESTAMP | IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK;
 
 struct CqRequest {
   std::uint32_t capacity = 0;
   ibv_comp_channel* channel = nullptr;
   void* cq_context = nullptr;
   std::int64_t vector = 0;
+  nic::CqOptions options = {};
 };
 
 Result<Cq*, nic::Error> create(Context& context, const CqRequest& wanted) {
@@ -27,7 +28,8 @@ Result<Cq*, nic::Error> create(Context& context, const CqRequest& wanted) {
   auto cq = std::make_unique<Cq>();
   cq->face = {};
   nic::Channel* const channel = wanted.channel ? own(wanted.channel).nic : nullptr;
-  const auto made = nic::create_cq(*context.nic, wanted.capacity, channel, cq.get());
+  const auto made =
+      nic::create_cq(*context.nic, wanted.capacity, channel, cq.get(), wanted.options);
   if (!made) return refuse(made.error());
   cq->nic = *made;
   verbs_init_cq(cq->plain(), &context.table.context, wanted.channel, wanted.cq_context);
@@ -39,13 +41,12 @@ Result<Cq*, nic::Error> create(Context& context, const CqRequest& wanted) {
 
 Result<ibv_cq_ex*, nic::Error> create_extended(Context& context, const ibv_cq_init_attr_ex& from) {
   constexpr std::uint32_t kMasks = IBV_CQ_INIT_ATTR_MASK_FLAGS | IBV_CQ_INIT_ATTR_MASK_PD;
-  // An overrun cannot be ignored: the queue knows what it has lost.
-  constexpr std::uint32_t kFlags = IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
+  constexpr std::uint32_t kFlags =
+      IBV_CREATE_CQ_ATTR_SINGLE_THREADED | IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN;
   if (from.comp_mask & ~kMasks) return refuse(nic::Error::kInvalid);
   if (from.wc_flags & ~std::uint64_t{IBV_CREATE_CQ_SUP_WC_FLAGS}) {
     return refuse(nic::Error::kInvalid);
   }
-  if (from.wc_flags & ~kReadable) return refuse(nic::Error::kNotSupported);
   const std::uint32_t flags = from.comp_mask & IBV_CQ_INIT_ATTR_MASK_FLAGS ? from.flags : 0;
   if (flags & ~kFlags) return refuse(nic::Error::kNotSupported);
   nic::Pd* domain = nullptr;
@@ -55,7 +56,10 @@ Result<ibv_cq_ex*, nic::Error> create_extended(Context& context, const ibv_cq_in
     if (!domain->parent) return refuse(nic::Error::kInvalid);
   }
 
-  const auto made = create(context, {from.cqe, from.channel, from.cq_context, from.comp_vector});
+  const nic::CqOptions options{.has_timestamps = (from.wc_flags & kTimestamps) != 0,
+                               .ignores_overrun = (flags & IBV_CREATE_CQ_ATTR_IGNORE_OVERRUN) != 0};
+  const auto made =
+      create(context, {from.cqe, from.channel, from.cq_context, from.comp_vector, options});
   if (!made) return refuse(made.error());
   (*made)->is_single_threaded = flags & IBV_CREATE_CQ_ATTR_SINGLE_THREADED;
   (*made)->parent_domain = domain;
@@ -104,6 +108,15 @@ bool is_used(ibv_comp_channel& channel) {
 
 ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* wanted) noexcept {
   return pointer_at_border([&] { return create_extended(own(context), *wanted); });
+}
+
+int modify_cq(ibv_cq* cq, ibv_modify_cq_attr* wanted) noexcept {
+  return at_border([&]() -> Result<void, nic::Error> {
+    if (wanted->attr_mask & ~std::uint32_t{IBV_CQ_ATTR_MODERATE})
+      return refuse(nic::Error::kInvalid);
+    if (!(wanted->attr_mask & IBV_CQ_ATTR_MODERATE)) return {};
+    return nic::moderate_cq(*own(cq).nic, wanted->moderate.cq_count, wanted->moderate.cq_period);
+  });
 }
 
 int request_notification(ibv_cq* cq, int solicited_only) noexcept {

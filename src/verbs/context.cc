@@ -32,7 +32,10 @@ void fill_tables(verbs_context& table) {
   table.alloc_dm = alloc_dm;
   table.free_dm = free_dm;
   table.reg_dm_mr = reg_dm_mr;
+  table.alloc_null_mr = alloc_null_mr;
   table.create_cq_ex = create_cq_ex;
+  table.modify_cq = modify_cq;
+  table.post_srq_ops = post_srq_ops;
   table.create_srq_ex = create_srq_ex;
   table.create_qp_ex = create_qp_ex;
   table.get_srq_num = get_srq_number;

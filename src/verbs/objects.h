@@ -206,6 +206,9 @@ ibv_mr* reg_dm_mr(ibv_pd* pd, ibv_dm* dm, std::uint64_t offset, std::size_t leng
 int advise_mr(ibv_pd* pd, ibv_advise_mr_advice advice, std::uint32_t flags, ibv_sge* list,
               std::uint32_t count) noexcept;
 ibv_cq_ex* create_cq_ex(ibv_context* context, ibv_cq_init_attr_ex* wanted) noexcept;
+int modify_cq(ibv_cq* cq, ibv_modify_cq_attr* wanted) noexcept;
+int post_srq_ops(ibv_srq* srq, ibv_ops_wr* first, ibv_ops_wr** bad) noexcept;
+ibv_mr* alloc_null_mr(ibv_pd* pd) noexcept;
 ibv_srq* create_srq_ex(ibv_context* context, ibv_srq_init_attr_ex* wanted) noexcept;
 ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* wanted) noexcept;
 ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* wanted) noexcept;

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Taking completions: ibv_poll_cq(3), and one by one with ibv_start_poll and the readers
 // (ibv_create_cq_ex(3)).
+#include <ctime>
+
 #include "verbs/border.h"
 #include "verbs/objects.h"
 
@@ -14,6 +16,17 @@ static_assert(int{IBV_WC_RNR_RETRY_EXC_ERR} == static_cast<int>(queues::Status::
 static_assert(int{IBV_WC_LOCAL_INV} == static_cast<int>(queues::CompletionKind::kLocalInvalidate));
 static_assert(int{IBV_WC_RECV_RDMA_WITH_IMM} ==
               static_cast<int>(queues::CompletionKind::kReceiveWithImmediate));
+static_assert(int{IBV_WC_TM_RNDV_INCOMPLETE} ==
+                  static_cast<int>(queues::Status::kRendezvousIncomplete) &&
+              int{IBV_WC_TM_ERR} == static_cast<int>(queues::Status::kTagOperation));
+static_assert(int{IBV_WC_TM_ADD} == static_cast<int>(queues::CompletionKind::kTagAdd) &&
+              int{IBV_WC_TM_DEL} == static_cast<int>(queues::CompletionKind::kTagDelete) &&
+              int{IBV_WC_TM_SYNC} == static_cast<int>(queues::CompletionKind::kTagSync) &&
+              int{IBV_WC_TM_RECV} == static_cast<int>(queues::CompletionKind::kTagReceive) &&
+              int{IBV_WC_TM_NO_TAG} == static_cast<int>(queues::CompletionKind::kNoTag));
+static_assert(int{IBV_WC_TM_SYNC_REQ} == queues::kTagSyncWanted &&
+              int{IBV_WC_TM_MATCH} == queues::kTagMatched &&
+              int{IBV_WC_TM_DATA_VALID} == queues::kTagDataValid);
 static_assert(int{IBV_WC_GRH} == queues::kHasGrh && int{IBV_WC_WITH_IMM} == queues::kHasImmediate &&
               int{IBV_WC_WITH_INV} == queues::kHasInvalidatedKey);
 
@@ -71,11 +84,37 @@ std::uint32_t read_source_lid(ibv_cq_ex* cq) { return own(cq).current.source_lid
 std::uint8_t read_service_level(ibv_cq_ex* cq) { return own(cq).current.service_level; }
 std::uint8_t read_path_bits(ibv_cq_ex*) { return 0; }
 std::uint64_t read_timestamp(ibv_cq_ex* cq) { return own(cq).current.timestamp; }
-// Creating refuses the flags that go with these; they are there for programs that do not look.
+// RoCEv2 comes by sockets: no VLAN's tag is left there.
 std::uint16_t read_vlan(ibv_cq_ex*) { return 0; }
-std::uint32_t read_flow_tag(ibv_cq_ex*) { return 0; }
-void read_tag_matching(ibv_cq_ex*, ibv_wc_tm_info* to) { *to = {}; }
-std::uint64_t read_wallclock(ibv_cq_ex*) { return 0; }
+std::uint32_t read_flow_tag(ibv_cq_ex* cq) { return own(cq).current.flow_tag; }
+void read_tag_matching(ibv_cq_ex* cq, ibv_wc_tm_info* to) {
+  const Completion& completion = own(cq).current;
+  *to = {.tag = queues::tag_of(completion), .priv = completion.flow_tag};
+}
+
+std::int64_t nanoseconds_of(clockid_t clock) {
+  timespec now;
+  clock_gettime(clock, &now);
+  return std::int64_t{now.tv_sec} * 1'000'000'000 + now.tv_nsec;
+}
+
+// The clock of the wall is set now and then, so timestamps are of the other; what lies between them
+// is asked for here.
+std::uint64_t read_wallclock(ibv_cq_ex* cq) {
+  // Whoever is interrupted between two clocks takes them once more.
+  constexpr std::int64_t kAtOnce = 10'000;
+  std::int64_t before = 0;
+  std::int64_t wall = 0;
+  std::int64_t after = 0;
+  for (int tries = 0; tries < 3; ++tries) {
+    before = nanoseconds_of(CLOCK_MONOTONIC);
+    wall = nanoseconds_of(CLOCK_REALTIME);
+    after = nanoseconds_of(CLOCK_MONOTONIC);
+    if (after - before < kAtOnce) break;
+  }
+  const std::int64_t between = before + (after - before) / 2;
+  return own(cq).current.timestamp + static_cast<std::uint64_t>(wall - between);
+}
 
 }  // namespace
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3), ibv_advise_mr(3)).
+// Memory regions (ibv_reg_mr(3), ibv_rereg_mr(3), ibv_advise_mr(3), ibv_alloc_null_mr(3)).
 #include <optional>
 
 #include "verbs/border.h"
@@ -14,6 +14,17 @@ void show(Mr& mr) {
   mr.face.addr = mr.nic->address;
   mr.face.length = mr.nic->length;
   mr.face.handle = mr.face.lkey = mr.face.rkey = mr.nic->key.value;
+  if (mr.nic->is_null) mr.face.rkey = 0;
+}
+
+ibv_mr* enter(Pd& pd, nic::Mr& made, std::unique_ptr<Mr> mr) {
+  mr->nic = &made;
+  mr->face = {};
+  mr->face.context = pd.face.context;
+  mr->face.pd = &pd.face;
+  show(*mr);
+  shareables().regions.add(*mr);
+  return &mr.release()->face;
 }
 
 Result<ibv_mr*, nic::Error> reg_mr(Pd& pd, void* address, std::size_t length, std::uint64_t iova,
@@ -24,13 +35,7 @@ Result<ibv_mr*, nic::Error> reg_mr(Pd& pd, void* address, std::size_t length, st
   const std::uint64_t first = access & IBV_ACCESS_ZERO_BASED ? 0 : iova;
   const auto made = nic::reg_mr(*pd.nic, address, length, first, access);
   if (!made) return refuse(made.error());
-  mr->nic = *made;
-  mr->face = {};
-  mr->face.context = pd.face.context;
-  mr->face.pd = &pd.face;
-  show(*mr);
-  shareables().regions.add(*mr);
-  return &mr.release()->face;
+  return enter(pd, **made, std::move(mr));
 }
 
 struct RegionChange {
@@ -79,6 +84,15 @@ std::optional<nic::Prefetch> prefetch_from(ibv_advise_mr_advice advice) {
 }
 
 }  // namespace
+
+ibv_mr* alloc_null_mr(ibv_pd* pd) noexcept {
+  return pointer_at_border([&]() -> Result<ibv_mr*, nic::Error> {
+    auto mr = std::make_unique<Mr>();
+    const auto made = nic::alloc_null_mr(*own(pd).nic);
+    if (!made) return refuse(made.error());
+    return enter(own(pd), **made, std::move(mr));
+  });
+}
 
 // Without IBV_ADVISE_MR_FLAG_FLUSH the program does not wait, and hears of nothing: then it is best
 // to do nothing, as faulting pages in would make it wait.

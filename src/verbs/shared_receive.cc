@@ -1,17 +1,26 @@
 // SPDX-License-Identifier: MIT
-// Shared receive queues (ibv_create_srq(3), ibv_modify_srq(3)).
+// Shared receive queues (ibv_create_srq(3), ibv_create_srq_ex(3), ibv_modify_srq(3)); those that
+// match tags (ibv_post_srq_ops(3)).
 #include "nic/xrc.h"
 #include "verbs/border.h"
 #include "verbs/objects.h"
+#include "verbs/post.h"
 
 namespace verbena::verbs {
 namespace {
 
-// Of an XRC domain: `xrcd` and `cq`.
+// Of an XRC domain: `xrcd` and `cq`. With tags: these and `cq`.
 struct Extended {
   ibv_xrcd* xrcd = nullptr;
   ibv_cq* cq = nullptr;
+  std::uint32_t tags_max = 0;
 };
+
+Result<void, nic::Error> extend(nic::Srq& srq, const Extended& extended) {
+  if (extended.xrcd) return nic::join_domain(srq, *own(extended.xrcd).nic, *own(extended.cq).nic);
+  if (extended.tags_max != 0) return nic::match_tags(srq, *own(extended.cq).nic, extended.tags_max);
+  return {};
+}
 
 Result<ibv_srq*, nic::Error> create(Pd& pd, void* srq_context, ibv_srq_attr& attributes,
                                     const Extended& extended = {}) {
@@ -23,14 +32,11 @@ Result<ibv_srq*, nic::Error> create(Pd& pd, void* srq_context, ibv_srq_attr& att
   auto srq = std::make_unique<Srq>();
   srq->face = {};
   const auto made = nic::create_srq(*pd.nic, attributes.max_wr, attributes.max_sge, srq.get());
-  if (made && extended.xrcd) {
-    const auto joined = nic::join_domain(**made, *own(extended.xrcd).nic, *own(extended.cq).nic);
-    if (!joined) {
-      static_cast<void>(nic::destroy_srq(*made));
-      return refuse(joined.error());
-    }
-  }
   if (!made) return refuse(made.error());
+  if (const auto extends = extend(**made, extended); !extends) {
+    static_cast<void>(nic::destroy_srq(*made));
+    return refuse(extends.error());
+  }
   srq->nic = *made;
   srq->face.context = pd.face.context;
   srq->face.srq_context = srq_context;
@@ -42,6 +48,20 @@ Result<ibv_srq*, nic::Error> create(Pd& pd, void* srq_context, ibv_srq_attr& att
   return &srq.release()->face;
 }
 
+// Of the domain of an XRC queue nobody sends by tags: IBV_TM_CAP_RC is all we tell of.
+Result<ibv_srq*, nic::Error> create_tag_matching(ibv_srq_init_attr_ex& wanted) {
+  constexpr std::uint32_t kNeeded = IBV_SRQ_INIT_ATTR_CQ | IBV_SRQ_INIT_ATTR_TM;
+  const std::uint32_t mask = wanted.comp_mask;
+  if ((mask & kNeeded) != kNeeded || mask & IBV_SRQ_INIT_ATTR_XRCD || !wanted.cq)
+    return refuse(nic::Error::kInvalid);
+  const ibv_tm_cap& tags = wanted.tm_cap;
+  if (tags.max_num_tags == 0 || tags.max_num_tags > qp::kTagsMax ||
+      tags.max_ops > qp::kTagOperationsMax)
+    return refuse(nic::Error::kInvalid);
+  return create(own(wanted.pd), wanted.srq_context, wanted.attr,
+                {.cq = wanted.cq, .tags_max = tags.max_num_tags});
+}
+
 Result<ibv_srq*, nic::Error> create_extended(ibv_srq_init_attr_ex& wanted) {
   constexpr std::uint32_t kMasks = IBV_SRQ_INIT_ATTR_RESERVED - 1;
   const std::uint32_t mask = wanted.comp_mask;
@@ -51,8 +71,10 @@ Result<ibv_srq*, nic::Error> create_extended(ibv_srq_init_attr_ex& wanted) {
     constexpr std::uint32_t kNeeded = IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
     if ((mask & kNeeded) != kNeeded || !wanted.xrcd || !wanted.cq)
       return refuse(nic::Error::kInvalid);
-    return create(own(wanted.pd), wanted.srq_context, wanted.attr, {wanted.xrcd, wanted.cq});
+    return create(own(wanted.pd), wanted.srq_context, wanted.attr,
+                  {.xrcd = wanted.xrcd, .cq = wanted.cq});
   }
+  if (type == IBV_SRQT_TM) return create_tag_matching(wanted);
   if (type != IBV_SRQT_BASIC) return refuse(nic::Error::kNotSupported);
   return create(own(wanted.pd), wanted.srq_context, wanted.attr);
 }
@@ -75,6 +97,34 @@ Result<void, nic::Error> modify(Srq& srq, const ibv_srq_attr& attributes, int ma
   return {};
 }
 
+// An errno.
+int add_tag(qp::TagMatcher& tags, const qp::TagRequest& request, ibv_ops_wr& wanted) {
+  const auto& from = wanted.tm.add;
+  if (from.num_sge < 0) return EINVAL;
+  const qp::TagEntry entry{.wr_id = from.recv_wr_id,
+                           .tag = from.tag,
+                           .mask = from.mask,
+                           .sges = sges_from(from.sg_list, static_cast<std::size_t>(from.num_sge))};
+  const auto added = tags.add(request, entry);
+  if (!added) return added.error() == qp::TagMatcher::AddError::kFull ? ENOMEM : EINVAL;
+  wanted.tm.handle = added->value;
+  return 0;
+}
+
+VERBENA_ANY_VALUE int change_tags(qp::TagMatcher& tags, ibv_ops_wr& wanted) {
+  constexpr int kFlags = IBV_OPS_SIGNALED | IBV_OPS_TM_SYNC;
+  if (wanted.flags & ~kFlags) return EINVAL;
+  qp::TagRequest request{.wr_id = wanted.wr_id,
+                         .is_signaled = (wanted.flags & IBV_OPS_SIGNALED) != 0};
+  if (wanted.flags & IBV_OPS_TM_SYNC) request.unexpected_seen = wanted.tm.unexpected_cnt;
+  switch (wanted.opcode) {
+    case IBV_WR_TAG_ADD: return add_tag(tags, request, wanted);
+    case IBV_WR_TAG_DEL: tags.remove(request, {wanted.tm.handle}); return 0;
+    case IBV_WR_TAG_SYNC: tags.synchronize(request); return 0;
+  }
+  return EINVAL;
+}
+
 void dispose(Srq* srq, bool is_inherited) {
   if (!is_inherited) destroy_locks(srq->face);
   delete srq;
@@ -84,6 +134,17 @@ void dispose(Srq* srq, bool is_inherited) {
 
 ibv_srq* create_srq_ex(ibv_context*, ibv_srq_init_attr_ex* wanted) noexcept {
   return pointer_at_border([&] { return create_extended(*wanted); });
+}
+
+int post_srq_ops(ibv_srq* srq, ibv_ops_wr* first, ibv_ops_wr** bad) noexcept {
+  qp::TagMatcher* const tags = is_inherited(srq) ? nullptr : own(srq).nic->tags.get();
+  for (ibv_ops_wr* next = first; next; next = next->next) {
+    const int error = tags ? change_tags(*tags, *next) : is_inherited(srq) ? EIO : EINVAL;
+    if (!error) continue;
+    if (bad) *bad = next;
+    return error;
+  }
+  return 0;
 }
 
 int get_srq_number(ibv_srq* srq, std::uint32_t* number) noexcept {
