@@ -42,7 +42,7 @@ bool CompletionQueue::push(const Completion& completion, bool solicited) {
   if (!is_push_locked_.load(std::memory_order_relaxed)) [[likely]]
     return tell(push_alone(completion, solicited));
   std::unique_lock guard(push_lock_);
-  Pushed pushed;
+  Pushed pushed = Pushed::kQuietly;
   if (extras_.clock) [[unlikely]] {
     Completion stamped = completion;
     stamped.timestamp = extras_.clock();

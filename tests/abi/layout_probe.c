@@ -2,6 +2,7 @@
 /* The program's side: the header as C, without anything of ours in between. */
 #include "layout_probe.h"
 
+#include <infiniband/tm_types.h>
 #include <infiniband/verbs.h>
 
 #include "verbs/abi/layout_table.h"

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Holds the header that we are built with against layout_table.h: a program built with another
 // rdma-core must find every member where ours are written. No code comes of it.
+#include <infiniband/tm_types.h>
 #include <pthread.h>
 
 #include "verbs/abi/entry.h"

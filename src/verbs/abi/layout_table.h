@@ -64,6 +64,15 @@
   SIZE(ibv_wc_tm_info, 16) \
   SIZE(ibv_poll_cq_attr, 4) \
   SIZE(ibv_modify_cq_attr, 8) \
+  SIZE(ibv_moderate_cq, 4) \
+  SIZE(ibv_cq_moderation_caps, 4) \
+  SIZE(ibv_tm_caps, 20) \
+  SIZE(ibv_tm_cap, 8) \
+  SIZE(ibv_tmh, 16) \
+  SIZE(ibv_rvh, 16) \
+  SIZE(ibv_packet_pacing_caps, 12) \
+  SIZE(ibv_counters_init_attr, 4) \
+  SIZE(ibv_counter_attach_attr, 12) \
   SIZE(ibv_values_ex, 24) \
   SIZE(ibv_data_buf, 16) \
   SIZE(ibv_wq_init_attr, 48) \
@@ -162,7 +171,49 @@
   AT(ibv_cq_ex, end_poll, 160) \
   AT(ibv_cq_ex, read_opcode, 168) \
   AT(ibv_cq_ex, read_wc_flags, 216) \
+  AT(ibv_cq_ex, read_completion_ts, 248) \
+  AT(ibv_cq_ex, read_cvlan, 256) \
+  AT(ibv_cq_ex, read_flow_tag, 264) \
+  AT(ibv_cq_ex, read_tm_info, 272) \
   AT(ibv_cq_ex, read_completion_wallclock_ns, 280) \
+  AT(ibv_wc_tm_info, tag, 0) \
+  AT(ibv_wc_tm_info, priv, 8) \
+  AT(ibv_modify_cq_attr, attr_mask, 0) \
+  AT(ibv_modify_cq_attr, moderate, 4) \
+  AT(ibv_moderate_cq, cq_count, 0) \
+  AT(ibv_moderate_cq, cq_period, 2) \
+  AT(ibv_values_ex, comp_mask, 0) \
+  AT(ibv_values_ex, raw_clock, 8) \
+  AT(ibv_ops_wr, next, 8) \
+  AT(ibv_ops_wr, opcode, 16) \
+  AT(ibv_ops_wr, flags, 20) \
+  AT(ibv_ops_wr, tm.unexpected_cnt, 24) \
+  AT(ibv_ops_wr, tm.handle, 28) \
+  AT(ibv_ops_wr, tm.add.recv_wr_id, 32) \
+  AT(ibv_ops_wr, tm.add.sg_list, 40) \
+  AT(ibv_ops_wr, tm.add.num_sge, 48) \
+  AT(ibv_ops_wr, tm.add.tag, 56) \
+  AT(ibv_ops_wr, tm.add.mask, 64) \
+  AT(ibv_tm_cap, max_num_tags, 0) \
+  AT(ibv_tm_cap, max_ops, 4) \
+  AT(ibv_tm_caps, max_rndv_hdr_size, 0) \
+  AT(ibv_tm_caps, max_num_tags, 4) \
+  AT(ibv_tm_caps, flags, 8) \
+  AT(ibv_tm_caps, max_ops, 12) \
+  AT(ibv_tm_caps, max_sge, 16) \
+  AT(ibv_tmh, opcode, 0) \
+  AT(ibv_tmh, app_ctx, 4) \
+  AT(ibv_tmh, tag, 8) \
+  AT(ibv_rvh, va, 0) \
+  AT(ibv_rvh, rkey, 8) \
+  AT(ibv_rvh, len, 12) \
+  AT(ibv_qp_rate_limit_attr, rate_limit, 0) \
+  AT(ibv_qp_rate_limit_attr, max_burst_sz, 4) \
+  AT(ibv_qp_rate_limit_attr, typical_pkt_sz, 8) \
+  AT(ibv_qp_rate_limit_attr, comp_mask, 12) \
+  AT(ibv_counter_attach_attr, counter_desc, 0) \
+  AT(ibv_counter_attach_attr, index, 4) \
+  AT(ibv_counters, context, 0) \
   AT(ibv_qp, qp_context, 8) \
   AT(ibv_qp, pd, 16) \
   AT(ibv_qp, send_cq, 24) \
@@ -249,10 +300,12 @@
   AT(ibv_device_attr_ex, comp_mask, 232) \
   AT(ibv_device_attr_ex, odp_caps, 240) \
   AT(ibv_device_attr_ex, completion_timestamp_mask, 264) \
+  AT(ibv_device_attr_ex, hca_core_clock, 272) \
   AT(ibv_device_attr_ex, device_cap_flags_ex, 280) \
   AT(ibv_device_attr_ex, tso_caps, 288) \
   AT(ibv_device_attr_ex, packet_pacing_caps, 332) \
   AT(ibv_device_attr_ex, tm_caps, 348) \
+  AT(ibv_device_attr_ex, cq_mod_caps, 368) \
   AT(ibv_device_attr_ex, max_dm_size, 376) \
   AT(ibv_device_attr_ex, pci_atomic_caps, 384) \
   AT(ibv_device_attr_ex, xrc_odp_caps, 392) \
