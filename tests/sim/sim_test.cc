@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// Runs the simulator: `sim_test --seed=N` repeats one run, `sim_test --seeds=M` does M runs; each
-// failure prints its seed.
+// Runs the simulator: `sim_test --seed=N` repeats one run, `sim_test --from=N --seeds=M` does M
+// runs; each failure prints its seed.
 #include <gtest/gtest.h>
 
 #include <cinttypes>
@@ -64,8 +64,9 @@ void expect_all_statuses(const Runs& runs) {
 TEST(Simulation, HoldsTheRulesForEverySeed) {
   Runs runs;
   if (const auto seed = option("--seed")) return runs.run(*seed);
+  const std::uint64_t from = option("--from").value_or(1);
   const std::uint64_t fixed = option("--seeds").value_or(kFixedSeeds);
-  for (std::uint64_t seed = 1; seed <= fixed && !runs.is_enough(); ++seed)
+  for (std::uint64_t seed = from; seed < from + fixed && !runs.is_enough(); ++seed)
     runs.run(seed);
   if (option("--seeds") || runs.is_enough()) return;
   expect_all_statuses(runs);

@@ -1,0 +1,126 @@
+// SPDX-License-Identifier: MIT
+// Whole fabrics in one thread on a virtual clock: real engines, real packets, a network that does
+// everything wrong, and oracles that know what must come of it.
+//
+//   fabric_test --seed=N [--set="loss=0 nodes=2"]   one run, with some of its plan changed
+//   fabric_test --from=N --seeds=M                  M runs; a failing one is made smaller
+//
+// coverage.txt says which pairs of state and event of a requester and a responder cannot be.
+#include <gtest/gtest.h>
+
+#include <cinttypes>
+#include <cstdio>
+#include <cstdlib>
+#include <fstream>
+#include <optional>
+#include <set>
+#include <string>
+
+#include "coverage.h"
+#include "shrink.h"
+#include "world.h"
+
+namespace verbena::fabric {
+namespace {
+
+constexpr std::uint64_t kFixedSeeds = 3000;  // the same ones in every run of the test
+constexpr std::uint64_t kFreshSeeds = 1000;  // and others every time
+
+std::optional<std::string> option(const std::string& name) {
+  std::ifstream command_line("/proc/self/cmdline", std::ios::binary);
+  for (std::string word; std::getline(command_line, word, '\0');) {
+    if (word.starts_with(name + "=")) return word.substr(name.size() + 1);
+  }
+  return std::nullopt;
+}
+std::optional<std::uint64_t> number(const std::string& name) {
+  const auto text = option(name);
+  if (!text) return std::nullopt;
+  return std::strtoull(text->c_str(), nullptr, 0);
+}
+
+class Runs {
+ public:
+  // False: it failed.
+  bool run(std::uint64_t seed, const Plan& plan) {
+    const Verdict verdict = World(seed, plan).run();
+    coverage_.add(verdict.coverage);
+    for (std::size_t i = 0; i < statuses_.size(); ++i)
+      statuses_[i] += verdict.statuses[i];
+    if (verdict.failure.empty()) return true;
+    ADD_FAILURE() << "fabric_test --seed=" << seed << " --set=\"" << describe(plan) << "\"\n"
+                  << verdict.failure;
+    const Shrunk smaller = shrink(seed, plan);
+    ADD_FAILURE() << "smaller: fabric_test --seed=" << smaller.seed << " --set=\""
+                  << describe(smaller.plan) << "\"\n"
+                  << smaller.failure;
+    return false;
+  }
+  bool run_all(std::uint64_t from, std::uint64_t count) {
+    for (std::uint64_t seed = from; seed < from + count; ++seed)
+      if (!run(seed, plan_of(seed))) return false;
+    return true;
+  }
+  const WireCoverage& coverage() const { return coverage_; }
+  const std::array<std::uint64_t, 32>& statuses() const { return statuses_; }
+
+ private:
+  WireCoverage coverage_{};
+  std::array<std::uint64_t, 32> statuses_{};
+};
+
+// The fixed seeds get to every pair of state and event but those that cannot be.
+void expect_all_cells(const WireCoverage& coverage) {
+  const Exceptions except = exceptions_of(VERBENA_COVERAGE);
+  const std::set<Cell> seen = reached(coverage);
+  for (const Cell& cell : all_cells()) {
+    if (except.rare.contains(cell)) continue;
+    EXPECT_EQ(seen.contains(cell), !except.holes.contains(cell))
+        << cell.first << " | " << cell.second;
+  }
+}
+
+// And to every way in which work ends that a network can bring about.
+void expect_all_statuses(const std::array<std::uint64_t, 32>& statuses) {
+  using queues::Status;
+  for (const Status status :
+       {Status::kSuccess, Status::kLocalProtection, Status::kFlushed, Status::kRemoteInvalidRequest,
+        Status::kRemoteAccess, Status::kRetryExceeded, Status::kRnrRetryExceeded}) {
+    const std::uint64_t count = statuses[static_cast<std::size_t>(status)];
+    std::printf("status %2d: %8" PRIu64 " completions\n", static_cast<int>(status), count);
+    EXPECT_GT(count, 10u) << "the runs do not reach this";
+  }
+}
+
+TEST(Fabric, HoldsTheRulesForEverySeed) {
+  Runs runs;
+  if (const auto seed = number("--seed")) {
+    Plan plan = option("--set") ? Plan{} : plan_of(*seed);
+    ASSERT_TRUE(change(option("--set").value_or(""), plan) && is_valid(plan));
+    std::printf("%s\n", describe(plan).c_str());
+    runs.run(*seed, plan);
+    return;
+  }
+  const auto seeds = number("--seeds");
+  const bool is_good = runs.run_all(number("--from").value_or(1), seeds.value_or(kFixedSeeds));
+  print(runs.coverage());
+  if (seeds || !is_good) return;
+  expect_all_cells(runs.coverage());
+  expect_all_statuses(runs.statuses());
+  const std::uint64_t fresh = KernelRandom().next() >> 32;
+  std::printf("fresh seeds from %" PRIu64 " on\n", fresh);
+  runs.run_all(fresh, kFreshSeeds);
+}
+
+TEST(Fabric, ReplaysASeedBitForBit) {
+  if (option("--seed") || option("--seeds")) GTEST_SKIP() << "asked for seeds";
+  for (std::uint64_t seed = 1; seed <= 50; ++seed) {
+    const Verdict first = World(seed, plan_of(seed)).run();
+    const Verdict second = World(seed, plan_of(seed)).run();
+    EXPECT_EQ(first.trace, second.trace) << "fabric_test --seed=" << seed;
+    EXPECT_EQ(first.failure, second.failure);
+  }
+}
+
+}  // namespace
+}  // namespace verbena::fabric

@@ -1,0 +1,94 @@
+// SPDX-License-Identifier: MIT
+// What the program at one end of a connection asks of the other, at random, and the model that
+// knows what must come of it: each byte in its place, each completion once, in order, and with a
+// status that something explains.
+#pragma once
+
+#include <cstdint>
+#include <optional>
+#include <vector>
+
+#include "pair.h"
+#include "queues/work_queue.h"
+
+namespace verbena::fabric {
+
+class Flow {
+ public:
+  Flow(World& world, Pair& from, Pair& to);
+
+  // What a program does now and then.
+  void step();
+  void completed(const queues::Completion& completion);  // of what was sent
+  void received(const queues::Completion& completion);   // at the other end
+  // After a poll.
+  void conclude();
+  // Everything was posted, and has ended; or nobody is left to do so.
+  bool is_settled() const;
+  // Nothing happens any more: all of it is where it should be.
+  void finish();
+
+ private:
+  enum class State : std::uint8_t { kPosted, kDone, kFailed, kFlushed };
+  // What is asked for, besides a good thing.
+  enum class Spoiled : std::uint8_t { kNo, kKey, kAlignment };
+
+  struct Operation {
+    std::uint64_t id = 0;
+    queues::SendOpcode opcode{};
+    State state = State::kPosted;
+    bool is_signaled = true;
+    bool uses_revocable_there = false;  // the peer's
+    bool uses_revocable_here = false;
+    Spoiled spoiled = Spoiled::kNo;
+    std::uint32_t length = 0;
+    std::uint32_t source = 0;               // where its bytes are
+    std::optional<std::uint32_t> place{};   // where they go, or the result of an atomic
+    std::optional<std::uint64_t> result{};  // that an atomic must give
+    std::optional<std::uint32_t> immediate{};
+    bool is_message = false;  // takes a receive
+  };
+
+  void post();
+  Operation choose();
+  void aim(Operation& operation);
+  void spoil(Operation& operation);
+  void submit(const Operation& operation);
+  void post_receives();
+
+  void end(Operation& operation, queues::Status status);
+  bool is_excused(const Operation& operation, queues::Status status) const;
+  bool is_silence_excused() const;
+  void check_result(const Operation& operation);
+  Node& place_of(const Operation& operation) const;
+  Node& source_of(const Operation& operation) const;
+  bool has_arrived(const Operation& operation) const;
+
+  bool fits(const Operation& message, const queues::Completion& completion,
+            const ReceiveSlot& slot) const;
+  std::optional<std::size_t> next_message(const queues::Completion& completion,
+                                          const ReceiveSlot& slot) const;
+  void check_earlier(std::size_t upto);
+  void settle(const Operation& operation);
+  void settle_unused(const ReceiveSlot& slot);
+  void fail(const char* what) const;
+
+  World& world_;
+  Pair& from_;
+  Pair& to_;
+  std::uint32_t left_;
+  std::vector<Operation> all_;
+  std::size_t reported_ = 0;  // those before have ended
+  bool has_failed_ = false;
+
+  std::size_t seen_ = 0;     // messages before this one have arrived, or never will
+  std::size_t checked_ = 0;  // WRITEs before this one were looked at
+  std::uint64_t messages_posted_ = 0;
+  std::uint64_t messages_received_ = 0;
+  bool has_begun_one_ = false;
+
+  std::optional<std::uint32_t> swap_word_;  // of ours alone, at the peer
+  std::uint64_t swaps_ = 0;
+};
+
+}  // namespace verbena::fabric

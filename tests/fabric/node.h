@@ -1,0 +1,104 @@
+// SPDX-License-Identifier: MIT
+// One host of the fabric: its memory, its regions, its completion queues, and the NIC's part that
+// finds the queue pair for a packet.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <span>
+#include <vector>
+
+#include "memory/region_table.h"
+#include "network.h"
+#include "queues/completion_queue.h"
+#include "queues/work_queue.h"
+#include "receives.h"
+#include "roce/wire.h"
+#include "wire/ip.h"
+
+namespace verbena::fabric {
+
+class Pair;
+class World;
+
+inline constexpr std::uint32_t kNodeMemory = 256 * 1024;
+inline constexpr std::uint32_t kReserveBytes = 64 * 1024;        // at its end, for what must go on
+inline constexpr std::uint32_t kSourceBytes = 16 * 1024;         // at the beginning; never written
+inline constexpr std::uint32_t kSharedWord = kSourceBytes + 64;  // atomics of everybody
+
+class Node {
+ public:
+  Node(World& world, unsigned number);
+
+  unsigned number() const { return number_; }
+  static Gid gid_of(unsigned number, bool is_ipv6);
+  static std::optional<unsigned> number_of(const Gid& gid);
+
+  // A place that nobody else gets, with a gap before it; nothing when memory is used up.
+  enum class Carve : std::uint8_t { kPlain, kReserve };
+  std::optional<std::uint32_t> carve(std::uint32_t length, Carve from = Carve::kPlain);
+  std::uint64_t address(std::uint32_t place) const { return base_ + place; }
+  std::span<std::byte> bytes(std::uint32_t place, std::size_t length) {
+    return {memory_.data() + place, length};
+  }
+  std::span<const std::byte> before(std::uint32_t place, std::size_t length) const {
+    return std::span(before_).subspan(place, length);
+  }
+  // What is there was looked at, and is right. The rest must be as it was.
+  void settle(std::uint32_t place, std::size_t length);
+  void compare_memory();
+  // Deregisters `revocable`. What only that key reaches stays as it is now.
+  void revoke();
+  bool is_revoked() const { return !at_revocation_.empty(); }
+  std::span<const std::byte> at_revocation(std::uint32_t place, std::size_t length) const {
+    return std::span(at_revocation_).subspan(place, length);
+  }
+
+  void arrived(Frame frame);
+  void pause_until(Instant when);
+  bool is_paused() const;
+  void die();
+  bool is_dead() const { return is_dead_; }
+  // The program takes what has completed.
+  void poll();
+
+  Pair* find(QpNum number) const;
+  void add(Pair& pair);
+
+  const PdId pd;
+  memory::SectionList sections;  // one thread: nobody to wait for
+  memory::RegionTable regions;
+  queues::CompletionQueue sends{8192, nullptr};
+  queues::CompletionQueue receives{8192, nullptr};
+  queues::ReceiveQueue shared{256, 2};
+  Receives shared_posted;
+  MemoryKey key{};
+  MemoryKey revocable{};
+
+  // What everybody's fetch-and-adds on kSharedWord have returned.
+  std::vector<std::uint64_t> words_seen;
+  std::uint64_t adds_posted = 0;
+
+ private:
+  static constexpr std::size_t kBufferedMax = 256;  // frames for a node that is paused
+
+  void take(Frame& frame);
+
+  World& world_;
+  unsigned number_;
+  std::uint64_t base_;
+  std::vector<std::byte> memory_;
+  std::vector<std::byte> before_;
+  std::vector<std::byte> expected_;
+  std::vector<std::byte> at_revocation_;
+  std::uint32_t next_place_ = kSharedWord + 64;
+  std::map<QpNum, Pair*> pairs_;
+  Instant paused_until_;
+  std::deque<Frame> buffered_;
+  bool is_dead_ = false;
+};
+
+}  // namespace verbena::fabric

@@ -1,0 +1,99 @@
+// SPDX-License-Identifier: MIT
+// A queue pair of a node with its engine, and the two flows of its program: what it sends, and what
+// comes.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "node.h"
+#include "qp/queue_pair.h"
+#include "roce/congestion.h"
+#include "roce/engine.h"
+
+namespace verbena::fabric {
+
+class Flow;
+
+inline constexpr std::uint32_t kQkey = 0x11223344;
+
+// What its maker decides.
+struct PairOptions {
+  qp::QpType type = qp::QpType::kRc;
+  QpNum number{};
+  QpNum peer{};
+  unsigned peer_node = 0;
+  std::uint32_t send_psn = 0;
+  std::uint32_t receive_psn = 0;
+  bool asks = false;
+  bool agreed = false;
+};
+
+class Pair final : public qp::QpEvents, public roce::Wire, public roce::Paths {
+ public:
+  Pair(World& world, Node& home, const PairOptions& options);
+
+  void receive(const wire::Packet& packet, const roce::Arrival& arrival);
+  // The NIC does what there is to do.
+  void drive();
+  void completed(const queues::Completion& completion);
+  bool post(const qp::SendRequest& request) { return pair_.post_send(request).has_value(); }
+  std::optional<ReceiveSlot> room_for_receive(Node::Carve from = Node::Carve::kPlain);
+  void post_receive(const ReceiveSlot& slot);
+  // Flushes what is left.
+  void stop();
+  void lost() { is_lost_ = true; }
+
+  void join(Flow& outgoing, Flow& incoming) {
+    outgoing_ = &outgoing;
+    incoming_ = &incoming;
+  }
+  Node& home() { return home_; }
+  Receives& posted_receives();
+  bool has_shared_receives() const { return shares_; }
+  const PairOptions& options() const { return options_; }
+  QpNum number() const { return options_.number; }
+  bool is_lost() const { return is_lost_; }  // with its node
+  bool is_stopped() const { return pair_.state() == qp::QpState::kError; }
+  bool can_send() const { return pair_.state() == qp::QpState::kReadyToSend; }
+  bool is_alive() const { return !is_lost_ && !is_stopped(); }
+  bool was_told_to_stop() const { return told_to_stop_; }
+  bool is_reliable() const { return options_.type == qp::QpType::kRc; }
+  bool is_datagram() const { return options_.type == qp::QpType::kUd; }
+  bool has_room() { return pair_.send_queue().room() != nullptr; }
+  bool has_event(qp::QpEvent event) const;
+
+  Sent transmit(const roce::Outgoing& packet, const roce::Path& path,
+                roce::PayloadSource payload) override;
+  const roce::Path* path_of(const qp::Operation&) override { return &path_; }
+  void qp_event(QpNum qp, qp::QpEvent event) override;
+
+ private:
+  void modify(qp::QpState to, std::uint32_t mask);
+  void connect();
+  bool turn();
+  void schedule();
+
+  World& world_;
+  Node& home_;
+  PairOptions options_;
+  bool shares_;
+  std::unique_ptr<roce::Congestion> congestion_;
+  std::unique_ptr<roce::Congestion> when_agreed_;
+  roce::Path path_;
+  qp::QueuePair pair_;
+  std::unique_ptr<roce::Engine> engine_;
+  Receives own_posted_;
+  Flow* outgoing_ = nullptr;
+  Flow* incoming_ = nullptr;
+  std::vector<qp::QpEvent> events_;
+  std::optional<Instant> wake_;
+  bool had_no_room_ = false;
+  bool is_lost_ = false;
+  bool told_to_stop_ = false;
+};
+
+}  // namespace verbena::fabric
