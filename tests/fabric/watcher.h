@@ -15,7 +15,7 @@
 #include <optional>
 #include <vector>
 
-#include "clock.h"
+#include "base/test_clock.h"
 #include "wire/packet.h"
 
 namespace verbena::fabric {

@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "clock.h"
+#include "base/test_clock.h"
 #include "flow.h"
 #include "network.h"
 #include "node.h"

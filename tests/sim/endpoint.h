@@ -13,7 +13,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "clock.h"
+#include "base/test_clock.h"
 #include "memory/region_table.h"
 #include "queues/completion_queue.h"
 #include "queues/work_queue.h"

@@ -8,8 +8,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/test_clock.h"
 #include "base/types.h"
-#include "clock.h"
 #include "queues/completion_queue.h"
 
 namespace verbena::sim {

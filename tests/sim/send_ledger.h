@@ -9,8 +9,8 @@
 #include <optional>
 #include <vector>
 
+#include "base/test_clock.h"
 #include "base/types.h"
-#include "clock.h"
 #include "qp/queue_pair.h"
 
 namespace verbena::sim {

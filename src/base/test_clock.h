@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
-// The virtual clock of the simulator: things happen in the order of their time, then of their
-// scheduling.
+// The virtual clock of simulators, for tests only: things happen in the order of their time, then
+// of their scheduling.
 #pragma once
 
 #include <cstdint>
