@@ -1,100 +1,58 @@
 // SPDX-License-Identifier: MIT
 // The functions that stand before libc's: an rsocket goes to librdmacm, everything else on to libc.
-// Streams over IP become rsockets; the descriptor of an rsocket is one of the kernel's, so close on
-// exec and numbers work as ever.
+// Streams over IP become rsockets, or what /etc/rdma/rsocket/preload_config names. The descriptor
+// of an rsocket is one of the kernel's, so close on exec and numbers work as ever.
 #pragma GCC visibility push(default)
 #include <fcntl.h>
-#include <poll.h>
 #include <sys/ioctl.h>
-#include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
 #include <unistd.h>
 #pragma GCC visibility pop
 
+#include <linux/sockios.h>
+#include <linux/tcp.h>
+#include <netinet/in.h>
 #include <rdma/rsocket.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <climits>
-#include <csignal>
 #include <cstdarg>
+#include <cstdlib>
+#include <memory>
 
-#include "rspreload/managed.h"
+#include "rspreload/descriptors.h"
+#include "rspreload/late.h"
+#include "rspreload/polling.h"
 #include "rspreload/real.h"
+#include "rspreload/rules.h"
 
 namespace {
 
 using namespace verbena::rspreload;  // NOLINT(google-build-using-namespace): this file is its door
 
-constinit Real<int(int, int, int)> real_socket("socket");
-constinit Real<int(int, const sockaddr*, socklen_t)> real_bind("bind");
-constinit Real<int(int, int)> real_listen("listen");
-constinit Real<int(int, sockaddr*, socklen_t*)> real_accept("accept");
-constinit Real<int(int, sockaddr*, socklen_t*, int)> real_accept4("accept4");
-constinit Real<int(int, const sockaddr*, socklen_t)> real_connect("connect");
-constinit Real<ssize_t(int, void*, size_t, int)> real_recv("recv");
-constinit Real<ssize_t(int, void*, size_t, int, sockaddr*, socklen_t*)> real_recvfrom("recvfrom");
-constinit Real<ssize_t(int, msghdr*, int)> real_recvmsg("recvmsg");
-constinit Real<ssize_t(int, void*, size_t)> real_read("read");
-constinit Real<ssize_t(int, const iovec*, int)> real_readv("readv");
-constinit Real<ssize_t(int, const void*, size_t, int)> real_send("send");
-constinit Real<ssize_t(int, const void*, size_t, int, const sockaddr*, socklen_t)> real_sendto(
-    "sendto");
-constinit Real<ssize_t(int, const msghdr*, int)> real_sendmsg("sendmsg");
-constinit Real<ssize_t(int, const void*, size_t)> real_write("write");
-constinit Real<ssize_t(int, const iovec*, int)> real_writev("writev");
-constinit Real<int(pollfd*, nfds_t, int)> real_poll("poll");
-constinit Real<int(pollfd*, nfds_t, const timespec*, const sigset_t*)> real_ppoll("ppoll");
-constinit Real<int(int, fd_set*, fd_set*, fd_set*, timeval*)> real_select("select");
-constinit Real<int(int, fd_set*, fd_set*, fd_set*, const timespec*, const sigset_t*)> real_pselect(
-    "pselect");
-constinit Real<int(int, int)> real_shutdown("shutdown");
-constinit Real<int(int)> real_close("close");
-constinit Real<int(int, int)> real_dup2("dup2");
-constinit Real<int(int, sockaddr*, socklen_t*)> real_getpeername("getpeername");
-constinit Real<int(int, sockaddr*, socklen_t*)> real_getsockname("getsockname");
-constinit Real<int(int, int, int, const void*, socklen_t)> real_setsockopt("setsockopt");
-constinit Real<int(int, int, int, void*, socklen_t*)> real_getsockopt("getsockopt");
-constinit Real<int(int, int, long)> real_fcntl("fcntl64");
-constinit Real<int(int, unsigned long, void*)> real_ioctl("ioctl");
-constinit Real<ssize_t(int, int, off64_t*, size_t)> real_sendfile("sendfile64");
+constexpr std::size_t kPeekMax = 1 << 20;
 
-bool has_managed(const pollfd* fds, nfds_t count) {
-  return std::any_of(fds, fds + count, [](const pollfd& each) { return is_managed(each.fd); });
-}
-
-bool has_managed(int count, const fd_set* all) {
-  for (int fd = 0; all && fd < count; ++fd)
-    if (FD_ISSET(fd, all) && is_managed(fd)) return true;
-  return false;
-}
-
-int milliseconds(const timespec* time) {
-  if (!time) return -1;
-  const long long all = time->tv_sec * 1000LL + (time->tv_nsec + 999'999) / 1'000'000;
-  return static_cast<int>(std::min<long long>(all, INT_MAX));
-}
-
-// The mask holds while we wait, as nearly as one can in user space.
-template <class Body>
-int with_mask(const sigset_t* mask, Body body) {
-  sigset_t before;
-  if (mask) pthread_sigmask(SIG_SETMASK, mask, &before);
-  const int result = body();
-  const int error = errno;
-  if (mask) pthread_sigmask(SIG_SETMASK, &before, nullptr);
+int fail(int error) {
   errno = error;
-  return result;
+  return -1;
 }
 
-int accept_managed(int fd, sockaddr* address, socklen_t* size, int flags) {
-  const int made = raccept(fd, address, size);
+int accept_any(int fd, sockaddr* address, socklen_t* size, int flags) {
+  const int listener = rsocket_of(fd);
+  if (listener < 0) {
+    const int made = real::accept4(fd, address, size, flags);
+    if (made >= 0 && late_of(fd) == Late::kFresh) set_late(made, Late::kAccepted);
+    return made;
+  }
+  const int made = raccept(listener, address, size);
+  after_input(fd, 0);
   if (made < 0) return made;
   if ((flags & SOCK_NONBLOCK) != 0) rfcntl(made, F_SETFL, O_NONBLOCK);
-  manage(made);
+  set_rsocket(made, made);
   return made;
 }
 
@@ -110,7 +68,7 @@ ssize_t send_file(int to, int from, off64_t* offset, size_t count) {
   while (sent < count) {
     const size_t wanted = std::min(count - sent, bytes.size());
     const ssize_t got = offset ? pread64(from, bytes.data(), wanted, *offset)
-                               : real_read(from, bytes.data(), wanted);
+                               : real::read(from, static_cast<void*>(bytes.data()), wanted);
     if (got <= 0) return sent > 0 ? static_cast<ssize_t>(sent) : got;
     const ssize_t done = rsend(to, bytes.data(), static_cast<size_t>(got), 0);
     const ssize_t kept = std::max<ssize_t>(done, 0);
@@ -123,159 +81,271 @@ ssize_t send_file(int to, int from, off64_t* offset, size_t count) {
   return static_cast<ssize_t>(sent);
 }
 
+ssize_t send_file_any(int to, int from, off64_t* offset, size_t count) {
+  const int rsocket = rsocket_for_data(to);
+  if (rsocket < 0) return real::sendfile(to, from, offset, count);
+  return after_output(to, send_file(rsocket, from, offset, count), count);
+}
+
+size_t size_of(const iovec* parts, size_t count) {
+  size_t sum = 0;
+  for (size_t i = 0; i < count; ++i)
+    sum += parts[i].iov_len;
+  return sum;
+}
+
+// All descriptors of an rsocket are the program's; the last takes it along.
+int close_any(int fd) {
+  left_sets(fd);
+  const int rsocket = rsocket_of(fd);
+  const int last = forget(fd);  // first: the number may be somebody else's at once
+  if (rsocket < 0) return real::close(fd);
+  if (fd != rsocket) real::close(fd);
+  return last >= 0 ? rclose(last) : 0;
+}
+
+// A descriptor that was made of another.
+int share(int from, int made) {
+  const int rsocket = rsocket_of(from);
+  if (made >= 0 && rsocket >= 0) set_rsocket(made, rsocket);
+  if (made >= 0 && rsocket < 0) set_late(made, late_of(from));
+  return made;
+}
+
+int duplicate_at(int from, int to, int flags) {
+  if (from == to || (!is_ours(from) && !is_ours(to))) return real::dup3(from, to, flags);
+  left_sets(to);
+  const int behind = rsocket_of(to);
+  const int last = forget(to);
+  if (behind == to && last < 0) {
+    set_rsocket(to, to);
+    return fail(EBUSY);  // the rsocket needs the number for its other descriptors
+  }
+  if (last >= 0) rclose(last);
+  return share(from, real::dup3(from, to, flags));
+}
+
+// What lies there to be read; no more than can be looked at.
+int readable(int rsocket) {
+  const std::unique_ptr<char, decltype(&free)> bytes(static_cast<char*>(malloc(kPeekMax)), &free);
+  if (!bytes) return fail(ENOMEM);
+  const ssize_t got = rrecv(rsocket, bytes.get(), kPeekMax, MSG_PEEK | MSG_DONTWAIT);
+  return got < 0 && errno != EAGAIN ? -1 : static_cast<int>(std::max<ssize_t>(got, 0));
+}
+
+int unacknowledged(int rsocket) {
+  tcp_info info{};
+  socklen_t size = sizeof info;
+  if (rgetsockopt(rsocket, IPPROTO_TCP, TCP_INFO, &info, &size) != 0) return -1;
+  return static_cast<int>(info.tcpi_bytes_sent - info.tcpi_bytes_acked);
+}
+
+int answer(int value, void* to) {
+  if (value < 0) return -1;
+  *static_cast<int*>(to) = value;
+  return 0;
+}
+
+int control_rsocket(int rsocket, unsigned long request, void* argument) {
+  if (request == FIONREAD) return answer(readable(rsocket), argument);
+  if (request == SIOCOUTQ) return answer(unacknowledged(rsocket), argument);
+  if (request != FIONBIO) return fail(ENOTTY);
+  return rfcntl(rsocket, F_SETFL, *static_cast<const int*>(argument) != 0 ? O_NONBLOCK : 0);
+}
+
+int fcntl_any(int fd, int command, long argument) {
+  const int rsocket = rsocket_of(fd);
+  const bool makes_another = command == F_DUPFD || command == F_DUPFD_CLOEXEC;
+  if (makes_another) return share(fd, real::fcntl(fd, command, argument));
+  const bool is_status = command == F_GETFL || command == F_SETFL;
+  if (rsocket < 0 || !is_status) return real::fcntl(fd, command, argument);
+  return rfcntl(rsocket, command, argument);
+}
+
 }  // namespace
 
 extern "C" {
 
 int socket(int domain, int type, int protocol) noexcept {
   const void* const caller = __builtin_return_address(0);
-  if (!is_wanted(domain, type, protocol, caller)) return real_socket(domain, type, protocol);
-  const int fd = rsocket(domain, type, protocol);
-  if (fd < 0) return real_socket(domain, type, protocol);
-  set_options(fd);
-  manage(fd);
-  return fd;
+  const int kind = type & ~(SOCK_NONBLOCK | SOCK_CLOEXEC);
+  if (!is_wanted({domain, kind, protocol}, caller)) return real::socket(domain, type, protocol);
+  if (is_fork_safe() && kind == SOCK_STREAM) {
+    const int made = real::socket(domain, type, protocol);
+    if (made >= 0) set_late(made, Late::kFresh);
+    return made;
+  }
+  const int made = rsocket(domain, type, protocol);
+  if (made < 0) return real::socket(domain, type, protocol);
+  if ((type & SOCK_CLOEXEC) == 0) real::fcntl(made, F_SETFD, 0L);
+  set_options(made);
+  set_rsocket(made, made);
+  return made;
 }
 
 int bind(int fd, const sockaddr* address, socklen_t size) noexcept {
-  return is_managed(fd) ? rbind(fd, address, size) : real_bind(fd, address, size);
+  const int rsocket = rsocket_of(fd);
+  return rsocket >= 0 ? rbind(rsocket, address, size) : real::bind(fd, address, size);
 }
 
 int listen(int fd, int backlog) noexcept {
-  return is_managed(fd) ? rlisten(fd, backlog) : real_listen(fd, backlog);
+  const int rsocket = rsocket_of(fd);
+  return rsocket >= 0 ? rlisten(rsocket, backlog) : real::listen(fd, backlog);
 }
 
-int accept(int fd, sockaddr* address, socklen_t* size) {
-  return is_managed(fd) ? accept_managed(fd, address, size, 0) : real_accept(fd, address, size);
-}
+int accept(int fd, sockaddr* address, socklen_t* size) { return accept_any(fd, address, size, 0); }
 
 int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
-  return is_managed(fd) ? accept_managed(fd, address, size, flags)
-                        : real_accept4(fd, address, size, flags);
+  return accept_any(fd, address, size, flags);
 }
 
 int connect(int fd, const sockaddr* address, socklen_t size) {
-  return is_managed(fd) ? rconnect(fd, address, size) : real_connect(fd, address, size);
+  const int rsocket = rsocket_of(fd);
+  if (rsocket >= 0) return rconnect(rsocket, address, size);
+  const int done = real::connect(fd, address, size);
+  if (late_of(fd) == Late::kFresh && (done == 0 || errno == EINPROGRESS)) {
+    set_late(fd, Late::kConnected);
+  }
+  return done;
 }
 
 ssize_t recv(int fd, void* buffer, size_t size, int flags) {
-  return is_managed(fd) ? rrecv(fd, buffer, size, flags) : real_recv(fd, buffer, size, flags);
+  const int rsocket = rsocket_for_data(fd);
+  if (rsocket < 0) return real::recv(fd, buffer, size, flags);
+  return after_input(fd, rrecv(rsocket, buffer, size, flags));
 }
 
 ssize_t recvfrom(int fd, void* buffer, size_t size, int flags, sockaddr* from, socklen_t* length) {
-  return is_managed(fd) ? rrecvfrom(fd, buffer, size, flags, from, length)
-                        : real_recvfrom(fd, buffer, size, flags, from, length);
+  const int rsocket = rsocket_for_data(fd);
+  if (rsocket < 0) return real::recvfrom(fd, buffer, size, flags, from, length);
+  return after_input(fd, rrecvfrom(rsocket, buffer, size, flags, from, length));
 }
 
 ssize_t recvmsg(int fd, msghdr* message, int flags) {
-  return is_managed(fd) ? rrecvmsg(fd, message, flags) : real_recvmsg(fd, message, flags);
+  const int rsocket = rsocket_for_data(fd);
+  if (rsocket < 0) return real::recvmsg(fd, message, flags);
+  return after_input(fd, rrecvmsg(rsocket, message, flags));
+}
+
+int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
+  const int rsocket = rsocket_for_data(fd);
+  if (rsocket < 0) return real::recvmmsg(fd, messages, count, flags, timeout);
+  unsigned done = 0;
+  while (done < count) {
+    const int how = flags & ~MSG_WAITFORONE;
+    const bool may_wait = done == 0 || (flags & MSG_WAITFORONE) == 0;
+    const ssize_t got = recvmsg(fd, &messages[done].msg_hdr, may_wait ? how : how | MSG_DONTWAIT);
+    if (got < 0) return done > 0 ? static_cast<int>(done) : -1;
+    messages[done++].msg_len = static_cast<unsigned>(got);
+    if (got == 0) break;
+  }
+  return static_cast<int>(done);
 }
 
 ssize_t read(int fd, void* buffer, size_t size) {
-  return is_managed(fd) ? rread(fd, buffer, size) : real_read(fd, buffer, size);
+  const int rsocket = rsocket_for_data(fd);
+  return rsocket < 0 ? real::read(fd, buffer, size) : after_input(fd, rread(rsocket, buffer, size));
 }
 
 ssize_t readv(int fd, const iovec* parts, int count) {
-  return is_managed(fd) ? rreadv(fd, parts, count) : real_readv(fd, parts, count);
+  const int rsocket = rsocket_for_data(fd);
+  return rsocket < 0 ? real::readv(fd, parts, count)
+                     : after_input(fd, rreadv(rsocket, parts, count));
 }
 
 ssize_t send(int fd, const void* buffer, size_t size, int flags) {
-  return is_managed(fd) ? rsend(fd, buffer, size, flags) : real_send(fd, buffer, size, flags);
+  const int rsocket = rsocket_for_data(fd);
+  if (rsocket < 0) return real::send(fd, buffer, size, flags);
+  return after_output(fd, rsend(rsocket, buffer, size, flags), size);
 }
 
 ssize_t sendto(int fd, const void* buffer, size_t size, int flags, const sockaddr* to,
                socklen_t length) {
-  return is_managed(fd) ? rsendto(fd, buffer, size, flags, to, length)
-                        : real_sendto(fd, buffer, size, flags, to, length);
+  const int rsocket = rsocket_for_data(fd);
+  if (rsocket < 0) return real::sendto(fd, buffer, size, flags, to, length);
+  return after_output(fd, rsendto(rsocket, buffer, size, flags, to, length), size);
 }
 
 ssize_t sendmsg(int fd, const msghdr* message, int flags) {
-  return is_managed(fd) ? rsendmsg(fd, message, flags) : real_sendmsg(fd, message, flags);
+  const int rsocket = rsocket_for_data(fd);
+  if (rsocket < 0) return real::sendmsg(fd, message, flags);
+  const size_t size = message ? size_of(message->msg_iov, message->msg_iovlen) : 0;
+  return after_output(fd, rsendmsg(rsocket, message, flags), size);
+}
+
+int sendmmsg(int fd, mmsghdr* messages, unsigned count, int flags) {
+  const int rsocket = rsocket_for_data(fd);
+  if (rsocket < 0) return real::sendmmsg(fd, messages, count, flags);
+  unsigned done = 0;
+  while (done < count) {
+    const msghdr& next = messages[done].msg_hdr;
+    const ssize_t sent = sendmsg(fd, &next, flags);
+    if (sent < 0) return done > 0 ? static_cast<int>(done) : -1;
+    messages[done++].msg_len = static_cast<unsigned>(sent);
+    if (static_cast<size_t>(sent) < size_of(next.msg_iov, next.msg_iovlen)) break;
+  }
+  return static_cast<int>(done);
 }
 
 ssize_t write(int fd, const void* buffer, size_t size) {
-  return is_managed(fd) ? rwrite(fd, buffer, size) : real_write(fd, buffer, size);
+  const int rsocket = rsocket_for_data(fd);
+  return rsocket < 0 ? real::write(fd, buffer, size)
+                     : after_output(fd, rwrite(rsocket, buffer, size), size);
 }
 
 ssize_t writev(int fd, const iovec* parts, int count) {
-  return is_managed(fd) ? rwritev(fd, parts, count) : real_writev(fd, parts, count);
+  const int rsocket = rsocket_for_data(fd);
+  if (rsocket < 0) return real::writev(fd, parts, count);
+  const size_t size = count > 0 ? size_of(parts, static_cast<size_t>(count)) : 0;
+  return after_output(fd, rwritev(rsocket, parts, count), size);
 }
 
 ssize_t sendfile(int to, int from, off_t* offset, size_t count) noexcept {
-  return is_managed(to) ? send_file(to, from, offset, count)
-                        : real_sendfile(to, from, offset, count);
+  return send_file_any(to, from, offset, count);
 }
 
 ssize_t sendfile64(int to, int from, off64_t* offset, size_t count) noexcept {
-  return is_managed(to) ? send_file(to, from, offset, count)
-                        : real_sendfile(to, from, offset, count);
-}
-
-int poll(pollfd* fds, nfds_t count, int timeout) {
-  return has_managed(fds, count) ? rpoll(fds, count, timeout) : real_poll(fds, count, timeout);
-}
-
-int ppoll(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask) {
-  if (!has_managed(fds, count)) return real_ppoll(fds, count, timeout, mask);
-  return with_mask(mask, [&] { return rpoll(fds, count, milliseconds(timeout)); });
-}
-
-int select(int count, fd_set* readable, fd_set* writable, fd_set* exceptional, timeval* timeout) {
-  if (has_managed(count, readable) || has_managed(count, writable)) {
-    return rselect(count, readable, writable, exceptional, timeout);
-  }
-  return real_select(count, readable, writable, exceptional, timeout);
-}
-
-int pselect(int count, fd_set* readable, fd_set* writable, fd_set* exceptional,
-            const timespec* timeout, const sigset_t* mask) {
-  if (!has_managed(count, readable) && !has_managed(count, writable)) {
-    return real_pselect(count, readable, writable, exceptional, timeout, mask);
-  }
-  timeval time{};
-  if (timeout) time = {timeout->tv_sec, (timeout->tv_nsec + 999) / 1000};
-  return with_mask(mask, [&] {
-    return rselect(count, readable, writable, exceptional, timeout ? &time : nullptr);
-  });
+  return send_file_any(to, from, offset, count);
 }
 
 int shutdown(int fd, int how) noexcept {
-  return is_managed(fd) ? rshutdown(fd, how) : real_shutdown(fd, how);
+  // What was sent before it moves to the rsocket first.
+  const int rsocket = how == SHUT_RD ? rsocket_of(fd) : rsocket_for_data(fd);
+  return rsocket >= 0 ? rshutdown(rsocket, how) : real::shutdown(fd, how);
 }
 
-int close(int fd) {
-  if (!is_managed(fd)) return real_close(fd);
-  forget(fd);  // first: librdmacm closes the descriptor
-  return rclose(fd);
-}
+int close(int fd) { return close_any(fd); }
+
+int dup(int fd) noexcept { return share(fd, real::dup(fd)); }
 
 int dup2(int from, int to) noexcept {
-  if (!is_managed(from) && !is_managed(to)) return real_dup2(from, to);
-  if (is_managed(from)) {
-    errno = EOPNOTSUPP;
-    return -1;
-  }
-  close(to);
-  return real_dup2(from, to);
+  if (!is_ours(from) && !is_ours(to)) return real::dup2(from, to);
+  return from == to ? to : duplicate_at(from, to, 0);
 }
 
+int dup3(int from, int to, int flags) noexcept { return duplicate_at(from, to, flags); }
+
 int getpeername(int fd, sockaddr* address, socklen_t* size) noexcept {
-  return is_managed(fd) ? rgetpeername(fd, address, size) : real_getpeername(fd, address, size);
+  const int rsocket = rsocket_of(fd);
+  return rsocket >= 0 ? rgetpeername(rsocket, address, size) : real::getpeername(fd, address, size);
 }
 
 int getsockname(int fd, sockaddr* address, socklen_t* size) noexcept {
-  return is_managed(fd) ? rgetsockname(fd, address, size) : real_getsockname(fd, address, size);
+  const int rsocket = rsocket_of(fd);
+  return rsocket >= 0 ? rgetsockname(rsocket, address, size) : real::getsockname(fd, address, size);
 }
 
 int setsockopt(int fd, int level, int option, const void* value, socklen_t size) noexcept {
-  if (!is_managed(fd)) return real_setsockopt(fd, level, option, value, size);
-  const int done = rsetsockopt(fd, level, option, value, size);
+  const int rsocket = rsocket_of(fd);
+  if (rsocket < 0) return real::setsockopt(fd, level, option, value, size);
+  const int done = rsetsockopt(rsocket, level, option, value, size);
   return done != 0 && errno == ENOPROTOOPT && is_harmless(level, option) ? 0 : done;
 }
 
 int getsockopt(int fd, int level, int option, void* value, socklen_t* size) noexcept {
-  return is_managed(fd) ? rgetsockopt(fd, level, option, value, size)
-                        : real_getsockopt(fd, level, option, value, size);
+  const int rsocket = rsocket_of(fd);
+  return rsocket >= 0 ? rgetsockopt(rsocket, level, option, value, size)
+                      : real::getsockopt(fd, level, option, value, size);
 }
 
 int ioctl(int fd, unsigned long request, ...) noexcept {
@@ -283,12 +353,9 @@ int ioctl(int fd, unsigned long request, ...) noexcept {
   va_start(arguments, request);
   void* const argument = va_arg(arguments, void*);
   va_end(arguments);
-  if (!is_managed(fd)) return real_ioctl(fd, request, argument);
-  if (request != FIONBIO) {
-    errno = ENOTTY;
-    return -1;
-  }
-  return rfcntl(fd, F_SETFL, *static_cast<const int*>(argument) != 0 ? O_NONBLOCK : 0);
+  const int rsocket = rsocket_of(fd);
+  return rsocket >= 0 ? control_rsocket(rsocket, request, argument)
+                      : real::ioctl(fd, request, argument);
 }
 
 int fcntl64(int fd, int command, ...) {
@@ -296,7 +363,7 @@ int fcntl64(int fd, int command, ...) {
   va_start(arguments, command);
   const long argument = va_arg(arguments, long);
   va_end(arguments);
-  return is_managed(fd) ? rfcntl(fd, command, argument) : real_fcntl(fd, command, argument);
+  return fcntl_any(fd, command, argument);
 }
 
 int fcntl(int fd, int command, ...) {
@@ -304,47 +371,6 @@ int fcntl(int fd, int command, ...) {
   va_start(arguments, command);
   const long argument = va_arg(arguments, long);
   va_end(arguments);
-  return is_managed(fd) ? rfcntl(fd, command, argument) : real_fcntl(fd, command, argument);
-}
-
-// What fortified programs call: the size of their buffer comes last.
-ssize_t __read_chk(int fd, void* buffer, size_t size, size_t room);
-ssize_t __recv_chk(int fd, void* buffer, size_t size, size_t room, int flags);
-int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t room);
-int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout, const sigset_t* mask,
-                size_t room);
-[[noreturn]] void __chk_fail();
-}
-
-namespace {
-
-void check(size_t wanted, size_t room) {
-  if (wanted > room) __chk_fail();
-}
-
-}  // namespace
-
-extern "C" {
-
-[[gnu::visibility("default")]] ssize_t __read_chk(int fd, void* buffer, size_t size, size_t room) {
-  check(size, room);
-  return read(fd, buffer, size);
-}
-
-[[gnu::visibility("default")]] ssize_t __recv_chk(int fd, void* buffer, size_t size, size_t room,
-                                                  int flags) {
-  check(size, room);
-  return recv(fd, buffer, size, flags);
-}
-
-[[gnu::visibility("default")]] int __poll_chk(pollfd* fds, nfds_t count, int timeout, size_t room) {
-  check(count * sizeof *fds, room);
-  return poll(fds, count, timeout);
-}
-
-[[gnu::visibility("default")]] int __ppoll_chk(pollfd* fds, nfds_t count, const timespec* timeout,
-                                               const sigset_t* mask, size_t room) {
-  check(count * sizeof *fds, room);
-  return ppoll(fds, count, timeout, mask);
+  return fcntl_any(fd, command, argument);
 }
 }

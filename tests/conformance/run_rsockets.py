@@ -22,6 +22,8 @@ SECONDS = 60
 HOST = "127.0.0.1"
 PORT = 7471
 PEER = str(pathlib.Path(__file__).with_name("stream_peer.py"))
+SERVERS = str(pathlib.Path(__file__).with_name("servers.py"))
+FORK_SAFE = {"RDMAV_FORK_SAFE": "1"}
 
 # The server's words and the client's; both verify what they get where -T v stands.
 STREAMS = [
@@ -46,6 +48,8 @@ STREAMS = [
 ]
 # All that they do when nobody says what: it takes long where waiting is by sleeping.
 LONG_STREAMS = [("rstream", ""), ("riostream", "")]
+# By ordinary sockets, of a server that forks.
+FORKING_STREAMS = ["rstream -T f -S 5000 -C 100 -I 5", "rstream -T f -T n -S 64 -C 100 -I 5"]
 # Sizes of datagrams, and how many; the server answers on and on.
 DATAGRAMS = [
     "udpong -T b -S 64 -C 500",
@@ -164,6 +168,47 @@ def run_preloaded(variables, server_words, client_words, expected):
         server.kill()
 
 
+def run_servers(variables, kind, clients):
+    """Several clients at a time, of which each compares what comes back."""
+    port = library.free_port()
+    variables = preloaded(variables)
+    if kind == "fork":
+        variables.update(FORK_SAFE)  # then servers listen by TCP
+    serves = library.is_listening if kind == "fork" else (lambda port: is_served("tcp", port))
+    programs = [library.Program([SERVERS, kind, str(port)], variables)]
+    try:
+        if not library.wait_for(lambda: serves(port), SECONDS):
+            raise library.Failure("the server does not listen\n" + programs[0].output())
+        for _ in range(clients):
+            programs.append(library.Program([PEER, "check", str(port), "2000000"], variables))
+        library.wait_for(lambda: all(one.process.poll() is not None for one in programs[1:]),
+                         SECONDS)
+        done = [one.process.poll() == 0 and "by an rsocket" in one.output() for one in programs[1:]]
+        if not all(done):
+            raise library.Failure("\n".join(
+                f"{one.arguments[0]}: {one.process.poll()}\n{one.output()}" for one in programs))
+    finally:
+        for program in programs:
+            program.kill()
+
+
+def run_forking_stream(variables, words):
+    variables = {**preloaded(variables), **FORK_SAFE}
+    server = library.Program([*words.split(), "-b", HOST], variables)
+    client = None
+    try:
+        library.wait_for(lambda: library.is_listening(PORT), SECONDS)
+        client = library.Program([*words.split(), "-s", HOST], variables)
+        library.wait_for(lambda: client.process.poll() is not None, SECONDS)
+        measured = re.search(r"^custom .*\d$", client.output(), re.MULTILINE)
+        if client.process.poll() != 0 or not measured:
+            raise library.Failure(library.told(client, server))
+    finally:
+        for program in (server, client):
+            if program:
+                program.kill()
+
+
 def run_web(variables, folder):
     source = pathlib.Path(folder) / "page"
     copy = pathlib.Path(folder) / "fetched"
@@ -211,10 +256,15 @@ def run_all(report, variables, folder, is_brief):
     report.case("every byte, both ways", lambda: run_preloaded(
         variables, [PEER, "echo", "{port}"], [PEER, "check", "{port}", "20000000"],
         "same 20000000"))
-    for how in ("close",):
+    for how in ("close", "exit"):
         report.case(f"what was sent before {how}", lambda how=how: run_preloaded(
             variables, [PEER, "talk", "{port}", "3000000", how],
             [PEER, "hear", "{port}", "3000000"], "heard 3000000"))
+    for kind, clients in (("asyncio", 3), ("edges", 3), ("dup", 1), ("fork", 3)):
+        report.case(f"a server by {kind}",
+                    lambda kind=kind, clients=clients: run_servers(variables, kind, clients))
+    for words in FORKING_STREAMS:
+        report.case(words, lambda words=words: run_forking_stream(variables, words))
     report.case("a peer that is killed", lambda: run_killed(variables))
     report.case("http.server and curl", lambda: run_web(variables, folder))
     report.case("iperf3", lambda: run_iperf(variables))

@@ -10,6 +10,7 @@ stream_peer.py talk PORT SIZE HOW  serves one connection: sends that much, and e
 stream_peer.py hear PORT SIZE    looks late, and compares what came
 """
 
+import os
 import random
 import select
 import socket
@@ -74,9 +75,11 @@ def check(port, size):
                         peer.shutdown(socket.SHUT_WR)
             except BlockingIOError:
                 pass
+        # The descriptor of an rsocket is one of epoll(7).
+        is_rsocket = "eventpoll" in os.readlink(f"/proc/self/fd/{peer.fileno()}")
     if back != data:
         sys.exit(f"{len(back)} bytes came back, {size} were sent, and they differ")
-    print("same", len(back))
+    print("same", len(back), "by an rsocket" if is_rsocket else "by TCP")
 
 
 def wait(port):

@@ -1,0 +1,78 @@
+// SPDX-License-Identifier: MIT
+#include "rspreload/descriptors.h"
+
+#include <array>
+#include <atomic>
+#include <cstddef>
+
+namespace verbena::rspreload {
+namespace {
+
+constexpr int kDescriptors = 1 << 20;
+constexpr int kGroup = 4096;
+
+// Of each descriptor: 0, the rsocket and one, or a Late below 0. Pages that nobody touches cost
+// nothing.
+std::array<std::atomic<std::int32_t>, kDescriptors> entries;
+// How many descriptors an rsocket has, and a group of descriptors.
+std::array<std::atomic<std::int32_t>, kDescriptors> uses;
+std::array<std::atomic<std::int32_t>, kDescriptors / kGroup> used_in_group;
+
+template <class Array>
+auto& at(Array& array, int index) {
+  return array[static_cast<std::size_t>(index)];
+}
+
+bool is_in_range(int fd) { return fd >= 0 && fd < kDescriptors; }
+
+std::int32_t entry_of(int fd) {
+  return is_in_range(fd) ? at(entries, fd).load(std::memory_order_acquire) : 0;
+}
+
+}  // namespace
+
+int rsocket_of(int fd) {
+  const std::int32_t entry = entry_of(fd);
+  return entry > 0 ? entry - 1 : -1;
+}
+
+Late late_of(int fd) {
+  const std::int32_t entry = entry_of(fd);
+  return entry < 0 ? static_cast<Late>(-entry) : Late::kNone;
+}
+
+bool is_ours(int fd) { return entry_of(fd) != 0; }
+
+void set_rsocket(int fd, int rsocket) {
+  if (!is_in_range(fd) || !is_in_range(rsocket)) return;
+  at(uses, rsocket).fetch_add(1, std::memory_order_relaxed);
+  at(used_in_group, fd / kGroup).fetch_add(1, std::memory_order_relaxed);
+  at(entries, fd).store(rsocket + 1, std::memory_order_release);
+}
+
+void set_late(int fd, Late late) {
+  if (is_in_range(fd)) at(entries, fd).store(-static_cast<int>(late), std::memory_order_release);
+}
+
+int forget(int fd) {
+  if (!is_in_range(fd)) return -1;
+  const std::int32_t entry = at(entries, fd).exchange(0, std::memory_order_acq_rel);
+  if (entry <= 0) return -1;
+  at(used_in_group, fd / kGroup).fetch_sub(1, std::memory_order_relaxed);
+  return at(uses, entry - 1).fetch_sub(1, std::memory_order_acq_rel) == 1 ? entry - 1 : -1;
+}
+
+int next_rsocket(int from) {
+  for (int fd = from; fd < kDescriptors;) {
+    if (at(used_in_group, fd / kGroup).load(std::memory_order_relaxed) == 0) {
+      fd = (fd / kGroup + 1) * kGroup;
+    } else if (rsocket_of(fd) >= 0) {
+      return fd;
+    } else {
+      ++fd;
+    }
+  }
+  return -1;
+}
+
+}  // namespace verbena::rspreload

@@ -1,0 +1,26 @@
+// SPDX-License-Identifier: MIT
+// What stands behind each descriptor of the program: nothing of ours, an rsocket, or a connection
+// of TCP that becomes one with its first data (late.h). dup(2) gives an rsocket several
+// descriptors; it is closed with the last of them.
+#pragma once
+
+#include <cstdint>
+
+namespace verbena::rspreload {
+
+// A socket of TCP on its way to be an rsocket.
+enum class Late : std::uint8_t { kNone, kFresh, kAccepted, kConnected };
+
+int rsocket_of(int fd);  // -1: none
+Late late_of(int fd);
+bool is_ours(int fd);  // either of both
+
+void set_rsocket(int fd, int rsocket);
+void set_late(int fd, Late late);
+// Nothing of ours is behind it any more. The rsocket that it was the last descriptor of, or -1.
+int forget(int fd);
+
+// The lowest from there on that has an rsocket, or -1.
+int next_rsocket(int from);
+
+}  // namespace verbena::rspreload
