@@ -402,7 +402,7 @@ TEST_F(Tags, HostileBytesStayWhereTheyMay) {
       byte = static_cast<std::byte>(random.next());
     if (!bytes.empty() && random.next() % 4 != 0)
       bytes[0] = static_cast<std::byte>(random.next() % 5);
-    if (bytes.size() > 28 && random.next() % 2 == 0) std::memset(bytes.data() + 28, 0, 3);
+    if (bytes.size() > 30 && random.next() % 2 == 0) std::memset(bytes.data() + 28, 0, 3);
     const auto refused = receive(bytes, 1 + random.next() % 300);
     while (const Operation* op = next()) {
       const OpIndex index = op->index;
