@@ -283,6 +283,8 @@ bool Flow::is_excused(const Operation& operation, Status status) const {
     case Status::kBadResponse:
     case Status::kLocalAccess:
     case Status::kRemoteOperation:
+    case Status::kTagOperation:
+    case Status::kRendezvousIncomplete:
     case Status::kFatal: break;
   }
   return false;
