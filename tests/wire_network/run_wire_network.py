@@ -20,6 +20,7 @@ import time
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "conformance"))
 import library  # noqa: E402
+import rsockets_network  # noqa: E402
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "interop"))
 from check_capture import Checker, Reader  # noqa: E402
@@ -185,6 +186,7 @@ def by_rdma_cm(report, variables):
         for options in ([], ["--port", "20050"]):
             report.case(" ".join(["verbena demo", *options]),
                         lambda o=options: hosts.demonstrate(o, variables))
+        rsockets_network.run_all(report, hosts, variables, LONG)
     finally:
         hosts.close()
 
