@@ -18,7 +18,8 @@ int rsocket_for_data(int fd);
 // For a call that waits for `events` (poll(2)).
 int rsocket_for_wait(int fd, short events);
 
-// What RS_SQ_SIZE, RS_RQ_SIZE and RS_INLINE say goes to each new rsocket.
+// For each new rsocket: larger buffers than librdmacm's, and what RS_SQ_SIZE, RS_RQ_SIZE and
+// RS_INLINE say.
 void set_options(int rsocket);
 
 }  // namespace verbena::rspreload

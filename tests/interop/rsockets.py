@@ -26,6 +26,9 @@ STREAMS = [
     "riostream -T a -S 65536 -C 10 -I 3",
     "riostream -T n -S 300000 -C 5 -I 2 -T v",
 ]
+# By ordinary sockets and preload, with a server that forks.
+FORKING = ["rstream -T f -S 5000 -C 20 -I 3"]
+UPSTREAM_PRELOAD = "/usr/lib/x86_64-linux-gnu/rsocket/librspreload.so"
 # Not -T e, which waits for the answer to each: what the slow machine loses, it waits for for ever.
 DATAGRAMS = [
     "udpong -T b -S 64 -C 100",
@@ -101,6 +104,31 @@ def run_datagrams(build, words, server, client, is_ipv6):
                 program.kill()
 
 
+def run_forking(build, words, server, client):
+    """The connection begins as one of TCP, and becomes an rsocket in the child that serves it."""
+    def start(end, *more):
+        preload = UPSTREAM_PRELOAD if end.name == "rxe" else f"{build.resolve()}/lib/librspreload.so"
+        return end.start(
+            ["env", f"LD_PRELOAD={preload}", "RDMAV_FORK_SAFE=1", *words.split(), *more])
+
+    library.wait_for(lambda: not server.is_listening(STREAM_PORT), SECONDS, 0.05)
+    serving = start(server, "-b", server.address)
+    begun = None
+    try:
+        if not library.wait_for(lambda: server.is_listening(STREAM_PORT), SECONDS, 0.05):
+            raise library.Failure("the server does not listen\n" + serving.output())
+        begun = start(client, "-s", server.address)
+        library.wait_for(lambda: begun.status() is not None, SECONDS)
+        if begun.status() != 0 or not re.search("^custom ", begun.output(), re.MULTILINE):
+            raise library.Failure(
+                f"client ({client.name}): {begun.status()}\n{begun.output()}\n"
+                f"server ({server.name}): {serving.status()}\n{serving.output()}")
+    finally:
+        for program in (begun, serving):
+            if program:
+                program.kill()
+
+
 def run_checked(bench, body):
     """What goes on by RoCEv2 is looked at, and both ends send some."""
     before = bench.checker.counts.copy()
@@ -121,3 +149,5 @@ def run_all(report, bench, build):
         run(words, is_ipv6, lambda *ends: run_stream(words, *ends, is_ipv6))
     for words, is_ipv6 in [(DATAGRAMS[0], True), *((words, False) for words in DATAGRAMS)]:
         run(words, is_ipv6, lambda *ends: run_datagrams(build, words, *ends, is_ipv6))
+    for words in FORKING:
+        run(words, False, lambda *ends: run_forking(build, words, *ends))
