@@ -107,9 +107,9 @@ def run_datagrams(build, words, server, client, is_ipv6):
 def run_forking(build, words, server, client):
     """The connection begins as one of TCP, and becomes an rsocket in the child that serves it."""
     def start(end, *more):
-        preload = UPSTREAM_PRELOAD if end.name == "rxe" else f"{build.resolve()}/lib/librspreload.so"
-        return end.start(
-            ["env", f"LD_PRELOAD={preload}", "RDMAV_FORK_SAFE=1", *words.split(), *more])
+        own = f"{build.resolve()}/lib/librspreload.so"
+        preload = f"LD_PRELOAD={UPSTREAM_PRELOAD if end.name == 'rxe' else own}"
+        return end.start(["env", preload, "RDMAV_FORK_SAFE=1", *words.split(), *more])
 
     library.wait_for(lambda: not server.is_listening(STREAM_PORT), SECONDS, 0.05)
     serving = start(server, "-b", server.address)
