@@ -210,6 +210,11 @@ void Engine::ask_again(CommId id) {
   if (waits) say_again(*c);
 }
 
+void Engine::taken(CommId id) {
+  Connection* const c = connections_.by_id(id);
+  if (c != nullptr) leave_backlog(*c);
+}
+
 bool Engine::is_unanswered(CommId id) {
   const Connection* const c = connections_.by_id(id);
   return c != nullptr && waits_unanswered(*c);

@@ -77,6 +77,9 @@ class Engine {
   // After kRequest or kReply: tells the peer now that an answer takes `service_timeout` (MRA). When
   // the peer asks again it is told anyway.
   Result<void, Refusal> ask_for_time(CommId id, std::uint8_t service_timeout, Instant now);
+  // After kRequest or kResolveRequest: the consumer has it, and decides. It waits in the listener's
+  // backlog no more.
+  void taken(CommId id);
   // Of an established connection: sends the DREQ. At most 220 bytes. Then kDisconnected. A DREQ of
   // the peer is answered at once and needs nothing from the caller.
   Result<void, Refusal> disconnect(CommId id, std::span<const std::byte> private_data, Instant now);

@@ -339,6 +339,29 @@ TEST(CmEngine, WhoHasSaidSomethingIsThere) {
   EXPECT_TRUE(other.a.story().stands());
 }
 
+// What the program knows of waits no more, whether it has decided or not.
+TEST(CmEngine, WhatIsTakenLeavesTheBacklog) {
+  World world(3);
+  Side& b = world[2];
+  b.listen(1);
+  b.habits.on_request = Does::kNothing;
+  world[0].connect(b);
+  world.run(Duration::milliseconds(10));
+  world[1].connect(b);
+  world.run(Duration::milliseconds(10));
+  EXPECT_EQ(world[1].story().reason, wire::RejReason::kNoResources);
+  b.engine.taken(b.only());
+  b.engine.taken(b.only());
+  world[1].release_all();
+  world[1].stories.clear();
+  world[1].connect(b);
+  world.run(Duration::milliseconds(10));
+  EXPECT_EQ(b.heard.size(), 2u);
+  world[1].connect(b);
+  world.run(Duration::milliseconds(10));
+  EXPECT_EQ(b.heard.size(), 2u) << "taken twice is taken once";
+}
+
 // However often the peer asks for time; and what comes about stands as long as it likes.
 TEST(CmEngine, AskingEnds) {
   const Settings settings{.asking_max = Duration::seconds(100)};

@@ -62,7 +62,7 @@ struct Listening {
   std::uint32_t port = kAnyPort;
   bool connections = true;      // takes REQ
   bool datagrams = true;        // takes SIDR_REQ
-  std::uint32_t backlog = 128;  // requests that the caller has not answered yet; at least 1
+  std::uint32_t backlog = 128;  // requests that nobody has taken or answered yet; at least 1
   std::uint64_t tag = 0;        // handed back in events
   friend constexpr bool operator==(const Listening&, const Listening&) = default;
 };

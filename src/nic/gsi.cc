@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstring>
 #include <mutex>
+#include <new>
 #include <utility>
 #include <variant>
 
@@ -201,7 +202,13 @@ void Gsi::send_to_slot(SlotNumber slot, const GsiMad& mad) {
   outgoing_.push_back({slot, mad});
   if (outgoing_.size() > 1) return;  // one task for all that come until it runs
   is_sending_.store(1, std::memory_order_relaxed);
-  if (control_->submit([this] { distribute(); })) return;
+  bool is_accepted = false;
+  try {
+    is_accepted = control_->submit([this] { distribute(); });
+  } catch (const std::bad_alloc&) {
+    LOG_WARN("no memory to send management datagrams");
+  }
+  if (is_accepted) return;
   // The control thread has ended, or has too much to do: what is lossy is lost.
   outgoing_.clear();
   is_sending_.store(0, std::memory_order_release);
@@ -271,7 +278,7 @@ void Gsi::distribute() {
 
 void Gsi::flush() {
   const Instant until = clock_now() + kFlushPatience;
-  for (Instant now; is_sending_.load(std::memory_order_acquire) != 0;) {
+  for (Instant now; has_unsent();) {
     now = clock_now();
     if (now >= until) return;
     futex_wait(is_sending_, 1, FutexScope::kProcess, until - now);

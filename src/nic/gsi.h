@@ -56,6 +56,7 @@ class Gsi {
 
   // From exit(): what was sent is with the control thread no more. Waits 50 ms at most.
   void flush();
+  bool has_unsent() const { return is_sending_.load(std::memory_order_acquire) != 0; }
 
   // -- the thread that receives from the wire: a packet to queue pair 1, hostile
   void take_packet(WireNic& wire, const port::Received& packet);

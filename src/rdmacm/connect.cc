@@ -264,10 +264,21 @@ void complete_connection(Event& event) {
 
 }  // namespace
 
+namespace {
+
+// As the kernel counts: what the program knows of waits no more.
+void take_from_backlog(Id& id) {
+  Turn turn(id.manager);
+  if (id.comm) turn.engine().taken(*id.comm);
+}
+
+}  // namespace
+
 void settle(Event& event) {
   switch (event.event) {
     case RDMA_CM_EVENT_CONNECT_RESPONSE: return complete_connection(event);
     case RDMA_CM_EVENT_CONNECT_REQUEST:
+      take_from_backlog(Id::of(event.id));
       if (Id::of(event.listen_id).is_sync) {
         if (const int error = migrate_id(Id::of(event.id), nullptr)) event.status = -error;
       }

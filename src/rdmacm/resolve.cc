@@ -16,7 +16,8 @@
 namespace verbena::rdmacm {
 namespace {
 
-// Also where none is named. The kernel has 1024 there, and counts only what was not fetched yet.
+// Also where none is named, for requests that the program has not fetched yet. The kernel has 1024
+// there, but programs connect by the ten thousand, and their servers may have to wait for a core.
 constexpr int kBacklogMax = 16'384;
 
 constexpr Duration kUsualPatience = Duration::seconds(2);

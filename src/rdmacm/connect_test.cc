@@ -1,0 +1,243 @@
+// SPDX-License-Identifier: MIT
+// Connections, from the first event to the last, and the ids that have them.
+#include <poll.h>
+
+#include <atomic>
+#include <future>
+#include <thread>
+#include <vector>
+
+#include "rdmacm/test_ends.h"
+
+namespace verbena::rdmacm {
+namespace {
+
+class Connections : public EndsTest {};
+
+// An event waits, and is left there.
+void wait_until_readable(int fd) {
+  pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&waiting, 1, 20'000), 1);
+}
+
+TEST_F(Connections, TellInOrder) {
+  prepare(loopback());
+  OwnId server = connect();
+  EXPECT_EQ(error_of(rdma_disconnect(client.get())), 0);
+  for (rdma_event_channel* each : {client_channel.get(), server_channel.get()}) {
+    expect(each, RDMA_CM_EVENT_DISCONNECTED);
+    expect(each, RDMA_CM_EVENT_TIMEWAIT_EXIT);
+  }
+}
+
+TEST_F(Connections, BothEndsNameEachOther) {
+  for (const Address& where : {loopback(), loopback_ipv6(), as_gid(loopback())}) {
+    Address any = where;
+    if (any.is_ib()) any.set_service_mask(RDMA_IB_IP_PS_MASK);
+    prepare(any);
+    const OwnId server = connect();
+    const Id& here = Id::of(client.get());
+    const Id& there = Id::of(server.get());
+    EXPECT_EQ(there.source().family(), where.family());
+    EXPECT_EQ(there.source().gid(), here.destination().gid());
+    EXPECT_EQ(there.source().port(), here.destination().port());
+    EXPECT_EQ(there.destination().gid(), here.source().gid());
+    // A request between GIDs does not say from which port.
+    EXPECT_EQ(there.destination().port(), where.is_ib() ? 0 : here.source().port());
+    client.reset();
+    expect(server_channel.get(), RDMA_CM_EVENT_DISCONNECTED);
+    listener.reset();
+  }
+}
+
+TEST_F(Connections, CarryWhatTheProgramSays) {
+  for (const Address& where : {loopback(), as_gid(loopback())}) {
+    Address any = where;
+    if (any.is_ib()) any.set_service_mask(RDMA_IB_IP_PS_MASK);
+    prepare(any);
+    // 92 bytes, of which the header of addresses takes 36 (annex A11).
+    const std::uint8_t room = where.is_ib() ? 92 : 56;
+    std::vector<std::uint8_t> said(room + 1u);
+    for (std::size_t i = 0; i < said.size(); ++i)
+      said[i] = static_cast<std::uint8_t>(i + 1);
+    rdma_conn_param asks = parameters(0x111);
+    asks.private_data = said.data();
+    asks.private_data_len = static_cast<std::uint8_t>(room + 1);
+    EXPECT_EQ(error_of(rdma_connect(client.get(), &asks)), EINVAL);
+    asks.private_data_len = room;
+    ASSERT_EQ(error_of(rdma_connect(client.get(), &asks)), 0);
+    Told request = expect(server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+    ASSERT_EQ(request->param.conn.private_data_len, room);
+    EXPECT_EQ(std::memcmp(request->param.conn.private_data, said.data(), room), 0);
+    EXPECT_EQ(request->param.conn.qp_num, 0x111u);
+    const OwnId server(request->id);
+    request.reset();
+    EXPECT_EQ(error_of(rdma_reject(server.get(), said.data(), 9)), 0);
+    const Told rejected = expect(client_channel.get(), RDMA_CM_EVENT_REJECTED);
+    EXPECT_EQ(rejected->status, 28) << "by the consumer";
+    EXPECT_EQ(std::memcmp(rejected->param.conn.private_data, said.data(), 9), 0);
+    listener.reset();
+  }
+}
+
+TEST_F(Connections, CallsThatComeTooEarlyOrTwice) {
+  prepare(loopback());
+  rdma_conn_param asks = parameters(0x111);
+  const OwnId fresh = make_id(client_channel.get());
+  EXPECT_EQ(error_of(rdma_resolve_route(fresh.get(), 1)), EINVAL);
+  EXPECT_EQ(error_of(rdma_connect(fresh.get(), &asks)), EINVAL);
+  EXPECT_EQ(error_of(rdma_accept(fresh.get(), &asks)), EINVAL);
+  EXPECT_EQ(error_of(rdma_reject(fresh.get(), nullptr, 0)), EINVAL);
+  EXPECT_EQ(error_of(rdma_establish(fresh.get())), EINVAL);
+  EXPECT_EQ(error_of(rdma_disconnect(fresh.get())), EINVAL);
+  EXPECT_EQ(error_of(rdma_bind_addr(listener.get(), raw(loopback()))), EINVAL);
+  EXPECT_EQ(error_of(rdma_listen(listener.get(), 1)), EINVAL);
+  EXPECT_EQ(error_of(rdma_resolve_addr(client.get(), nullptr, raw(loopback(1)), 1)), EINVAL);
+  EXPECT_EQ(error_of(rdma_connect(client.get(), &asks)), 0);
+  EXPECT_EQ(error_of(rdma_connect(client.get(), &asks)), EINVAL);
+}
+
+TEST_F(Connections, FamiliesDoNotMix) {
+  const OwnId id = make_id(client_channel.get());
+  ASSERT_EQ(error_of(rdma_bind_addr(id.get(), raw(loopback()))), 0);
+  EXPECT_EQ(error_of(rdma_resolve_addr(id.get(), nullptr, raw(as_gid(loopback(7))), 1)), EINVAL);
+  const OwnId other = make_id(client_channel.get());
+  EXPECT_EQ(
+      error_of(rdma_resolve_addr(other.get(), raw(loopback(20'100)), raw(loopback_ipv6(7)), 1)),
+      EINVAL);
+  sockaddr_storage unknown{};
+  unknown.ss_family = AF_UNIX;
+  auto* const strange = reinterpret_cast<sockaddr*>(&unknown);
+  EXPECT_EQ(error_of(rdma_resolve_addr(other.get(), nullptr, strange, 1)), EAFNOSUPPORT);
+  EXPECT_EQ(error_of(rdma_bind_addr(other.get(), strange)), EAFNOSUPPORT);
+}
+
+TEST_F(Connections, NobodyListens) {
+  prepare(loopback());
+  const Address there = Id::of(listener.get()).source();
+  listener.reset();
+  OwnId id = make_id(client_channel.get());
+  ASSERT_EQ(error_of(rdma_resolve_addr(id.get(), nullptr, raw(there), 1)), 0);
+  expect(client_channel.get(), RDMA_CM_EVENT_ADDR_RESOLVED);
+  ASSERT_EQ(error_of(rdma_resolve_route(id.get(), 1)), 0);
+  expect(client_channel.get(), RDMA_CM_EVENT_ROUTE_RESOLVED);
+  rdma_conn_param asks = parameters(0x111);
+  ASSERT_EQ(error_of(rdma_connect(id.get(), &asks)), 0);
+  EXPECT_EQ(expect(client_channel.get(), RDMA_CM_EVENT_REJECTED)->status, 8);
+}
+
+// As the kernel counts: what was not fetched yet.
+TEST_F(Connections, TheBacklogIsWhatWaits) {
+  prepare(loopback(), RDMA_PS_TCP, 1);
+  rdma_conn_param asks = parameters(0x111);
+  const OwnId second = resolved();
+  const OwnId third = resolved();
+  ASSERT_EQ(error_of(rdma_connect(client.get(), &asks)), 0);
+  asks.qp_num = 0x112;
+  ASSERT_EQ(error_of(rdma_connect(second.get(), &asks)), 0);
+  const Told refused = expect(client_channel.get(), RDMA_CM_EVENT_REJECTED);
+  EXPECT_EQ(refused->id, second.get());
+  EXPECT_EQ(refused->status, 3) << "no resources";
+  const OwnId first_server(expect(server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST)->id);
+  asks.qp_num = 0x113;
+  ASSERT_EQ(error_of(rdma_connect(third.get(), &asks)), 0);
+  const OwnId third_server(expect(server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST)->id);
+}
+
+// Requests that its program never saw end with it.
+TEST_F(Connections, AListenerTakesItsRequestsAlong) {
+  prepare(loopback());
+  rdma_conn_param asks = parameters(0x111);
+  ASSERT_EQ(error_of(rdma_connect(client.get(), &asks)), 0);
+  wait_until_readable(server_channel->fd);
+  listener.reset();
+  expect(client_channel.get(), RDMA_CM_EVENT_REJECTED);
+}
+
+TEST_F(Connections, EventsMoveWithTheirId) {
+  prepare(loopback());
+  const OwnChannel third(rdma_create_event_channel());
+  rdma_conn_param asks = parameters(0x111);
+  ASSERT_EQ(error_of(rdma_connect(client.get(), &asks)), 0);
+  wait_until_readable(server_channel->fd);
+  ASSERT_EQ(error_of(rdma_migrate_id(listener.get(), third.get())), 0);
+  EXPECT_EQ(listener->channel, third.get());
+  Told request = expect(third.get(), RDMA_CM_EVENT_CONNECT_REQUEST);
+  EXPECT_EQ(request->listen_id, listener.get());
+  EXPECT_EQ(request->id->channel, third.get()) << "and what it brought";
+  const OwnId server(request->id);
+  // What comes later comes there as well.
+  rdma_conn_param takes = parameters(0x222);
+  ASSERT_EQ(error_of(rdma_accept(server.get(), &takes)), 0);
+  expect(client_channel.get(), RDMA_CM_EVENT_CONNECT_RESPONSE);
+  ASSERT_EQ(error_of(rdma_establish(client.get())), 0);
+  expect(third.get(), RDMA_CM_EVENT_ESTABLISHED);
+  // Channels go last.
+  request.reset();
+  listener.reset();
+}
+
+// Whoever destroys an id knows that nobody holds an event of it any more.
+TEST_F(Connections, DestroyingWaitsForWhatWasFetched) {
+  prepare(loopback());
+  rdma_conn_param asks = parameters(0x111);
+  ASSERT_EQ(error_of(rdma_connect(client.get(), &asks)), 0);
+  OwnId server(expect(server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST)->id);
+  EXPECT_EQ(error_of(rdma_reject(server.get(), nullptr, 0)), 0);
+  Told held = expect(client_channel.get(), RDMA_CM_EVENT_REJECTED);
+  std::atomic<bool> is_released{false};
+  auto destroyed = std::async(std::launch::async, [&] {
+    rdma_destroy_id(client.release());
+    return is_released.load();
+  });
+  std::this_thread::yield();
+  is_released = true;
+  held.reset();
+  EXPECT_TRUE(destroyed.get());
+}
+
+TEST_F(Connections, CapabilitiesTravelBothWays) {
+  prepare(loopback());
+  ibv_ece ours{.vendor_id = 0x15B3, .options = 5, .comp_mask = 0};
+  ASSERT_EQ(error_of(rdma_set_local_ece(client.get(), &ours)), 0);
+  ibv_ece wrong{.vendor_id = 1, .options = 1, .comp_mask = 1};
+  EXPECT_EQ(error_of(rdma_set_local_ece(client.get(), &wrong)), EINVAL);
+  rdma_conn_param asks = parameters(0x111);
+  ASSERT_EQ(error_of(rdma_connect(client.get(), &asks)), 0);
+  const OwnId server(expect(server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST)->id);
+  ibv_ece seen{};
+  ASSERT_EQ(error_of(rdma_get_remote_ece(server.get(), &seen)), 0);
+  EXPECT_EQ(seen.vendor_id, 0x15B3u);
+  EXPECT_EQ(seen.options, 5u);
+  ibv_ece answer{.vendor_id = 0x15B3, .options = 4, .comp_mask = 0};
+  ASSERT_EQ(error_of(rdma_set_local_ece(server.get(), &answer)), 0);
+  rdma_conn_param takes = parameters(0x222);
+  ASSERT_EQ(error_of(rdma_accept(server.get(), &takes)), 0);
+  expect(client_channel.get(), RDMA_CM_EVENT_CONNECT_RESPONSE);
+  ASSERT_EQ(error_of(rdma_get_remote_ece(client.get(), &seen)), 0);
+  EXPECT_EQ(seen.options, 4u);
+}
+
+TEST_F(Connections, CapabilitiesCanBeRefused) {
+  prepare(loopback());
+  rdma_conn_param asks = parameters(0x111);
+  ASSERT_EQ(error_of(rdma_connect(client.get(), &asks)), 0);
+  const OwnId server(expect(server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST)->id);
+  ASSERT_EQ(error_of(rdma_reject_ece(server.get(), nullptr, 0)), 0);
+  EXPECT_EQ(expect(client_channel.get(), RDMA_CM_EVENT_REJECTED)->status, 35);
+}
+
+TEST_F(Connections, DatagramsAreResolved) {
+  prepare(loopback(), RDMA_PS_UDP);
+  rdma_conn_param asks = parameters(0x111);
+  ASSERT_EQ(error_of(rdma_connect(client.get(), &asks)), 0);
+  const OwnId server(expect(server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST)->id);
+  rdma_conn_param takes = parameters(0x222);
+  ASSERT_EQ(error_of(rdma_accept(server.get(), &takes)), 0);
+  const Told known = expect(client_channel.get(), RDMA_CM_EVENT_ESTABLISHED);
+  EXPECT_EQ(known->param.ud.qp_num, 0x222u);
+  EXPECT_EQ(known->param.ud.qkey, std::uint32_t{RDMA_UDP_QKEY});
+}
+
+}  // namespace
+}  // namespace verbena::rdmacm
