@@ -157,6 +157,8 @@ void Direction::check_repeated(const Packet& packet, std::size_t at) {
 // After "not ready" the peer is left alone for as long as it said (9.7.5.2.8).
 void Direction::check_held_back(const Packet& packet, std::size_t at) {
   if (!held_back_at_ || at < *held_back_at_) return;
+  // Who keeps what comes ahead may have asked for just that.
+  if (packet.mark != 0 && at != *held_back_at_) return;
   if (failures_.now() < held_back_until_) fail("sent while held back", packet);
   held_back_at_.reset();
 }

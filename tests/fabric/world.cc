@@ -149,27 +149,37 @@ bool World::is_settled() const {
 // -- faults ---------------------------------------------------------------------------------------
 
 void World::plan_faults() {
-  const auto some_time = [this] { return microseconds(random.below(400)); };
   const auto somebody = [this] { return static_cast<unsigned>(random.below(plan.nodes)); };
   const auto longest = std::max(plan.partition_us, plan.pause_us);
   faults_end_ = clock.now() + kFaultyTime + microseconds(longest);
   clock.at(faults_end_, [this] { network.heal(); });
+  // Each in a statement of its own: the order of what is drawn is the same for every compiler.
+  const Instant begin = clock.now();
+  const auto some_time = [&] { return begin + microseconds(random.below(400)); };
   if (plan.partition_us) {
-    clock.after(some_time(), [this, node = somebody()] {
+    const unsigned node = somebody();
+    clock.at(some_time(), [this, node] {
       network.cut(node);
       clock.after(microseconds(plan.partition_us), [this] { network.cut(std::nullopt); });
     });
   }
   if (plan.pause_us) {
-    clock.after(some_time(), [this, node = somebody()] {
+    const unsigned node = somebody();
+    clock.at(some_time(), [this, node] {
       nodes_[node]->pause_until(clock.now() + microseconds(plan.pause_us));
     });
   }
-  if (plan.jump_us) clock.after(some_time(), [this] { clock.leap(microseconds(plan.jump_us)); });
-  if (plan.crashes) clock.after(some_time(), [this, node = somebody()] { crash(node); });
-  if (plan.revokes) clock.after(some_time(), [this, node = somebody()] { nodes_[node]->revoke(); });
+  if (plan.jump_us) clock.at(some_time(), [this] { clock.leap(microseconds(plan.jump_us)); });
+  if (plan.crashes) {
+    const unsigned node = somebody();
+    clock.at(some_time(), [this, node] { crash(node); });
+  }
+  if (plan.revokes) {
+    const unsigned node = somebody();
+    clock.at(some_time(), [this, node] { nodes_[node]->revoke(); });
+  }
   if (plan.stops) {
-    clock.after(some_time(), [this] {
+    clock.at(some_time(), [this] {
       Link& link = *links_[random.below(links_.size())];
       (random.one_in(2) ? link.near : link.far)->stop();
     });
