@@ -42,11 +42,11 @@ def is_bound(hosts, port):
     return any(f":{port:04X} " in table.read_text(encoding="ascii") for table in tables)
 
 
-def stream(hosts, words, kind, variables):
+def stream(hosts, words, kind, variables, seconds=SECONDS):
     family = ["-f", "ipv6"] if kind == "IPv6" else []
     server = [*words.split(), *family, "-b", ADDRESSES[kind]]
     client = [*words.split(), *family, "-s", ADDRESSES[kind]]
-    told, _ = hosts.connect(server, client, service(STREAM_PORT), variables)
+    told, _ = hosts.connect(server, client, service(STREAM_PORT), variables, seconds)
     if len(told.splitlines()) < 2:
         raise library.Failure("nothing was measured\n" + told)
 
@@ -133,7 +133,8 @@ def run_all(report, hosts, variables, is_long):
         report.skip("rstream, riostream and udpong as a whole", "VERBENA_TEST_MODE=long has them")
         return
     for words in COMPLETE_STREAMS:
-        report.case(f"{words}, all of it", lambda w=words: stream(hosts, w, "IPv4", variables))
+        report.case(f"{words}, all of it",
+                    lambda w=words: stream(hosts, w, "IPv4", variables, LONG_SECONDS))
     for words in COMPLETE_DATAGRAMS:
         report.case(f"{words}, all of it",
                     lambda w=words: datagrams(hosts, w, "IPv4", variables, LONG_SECONDS))

@@ -121,7 +121,7 @@ class TwoHosts:
                                capture_output=True, text=True, check=False)
         return f"@verbena/port/{service:016x}/" in shown.stdout
 
-    def connect(self, server_words, client_words, service, variables):
+    def connect(self, server_words, client_words, service, variables, seconds=SECONDS):
         """Two programs that use rdma_cm."""
         server = library.Program([*self.enter, *server_words],
                                  {**variables, "VERBENA_DEVICES": "vb"})
@@ -131,7 +131,7 @@ class TwoHosts:
                 raise library.Failure("the server does not listen\n" + server.output())
             client = library.Program(client_words, {**variables, "VERBENA_DEVICES": "va"})
             both = (client, server)
-            library.wait_for(lambda: all(x.process.poll() is not None for x in both), SECONDS)
+            library.wait_for(lambda: all(x.process.poll() is not None for x in both), seconds)
             if any(x.process.poll() != 0 for x in both):
                 raise library.Failure(library.told(client, server))
             return client.output(), server.output()
