@@ -30,6 +30,9 @@ struct Limits {
   // As many as Linux lets one socket join (net.ipv4.igmp_max_memberships), on all interfaces.
   std::uint32_t multicast_groups = 20;
   std::uint32_t multicast_members = 4'096;  // queue pairs in one group
+  std::uint32_t flows = 4'096;              // on one device, of one process
+  std::uint32_t work_queue_tables = 1'024;
+  std::uint32_t work_queues_in_table = 2'048;
 };
 
 struct Device {

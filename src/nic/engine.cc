@@ -9,6 +9,7 @@
 #include "base/log.h"
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
+#include "nic/raw_nic.h"
 #include "nic/service_thread.h"
 #include "nic/sharing.h"
 #include "nic/wire_nic.h"
@@ -130,6 +131,16 @@ void Engine::interfaces_changed() {
   }
 }
 
+RawNic& Engine::make_raw() {
+  const std::lock_guard guard(wire_lock_);
+  RawNic* raw = raw_.load(std::memory_order_relaxed);
+  if (!raw) {
+    raw = new RawNic(nic_, *this);
+    raw_.store(raw, std::memory_order_release);
+  }
+  return *raw;
+}
+
 void Engine::run() {
   is_running_.store(true, std::memory_order_release);
   const Duration linger = processor_count() > 1 ? kLinger : Duration();
@@ -244,7 +255,9 @@ void Engine::take_lease() {
 
 bool Engine::work(Patience patience) {
   const bool answered = answer_bells(patience);
-  const bool found = scan(patience) || answered;
+  bool found = scan(patience) || answered;
+  if (RawNic* const packets = raw()) [[unlikely]]
+    found |= packets->poll();
   WireNic* const wire = wire_.load(std::memory_order_acquire);
   if (wire) [[unlikely]]
     return poll_wire(*wire) || found;

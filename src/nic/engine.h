@@ -36,6 +36,7 @@ namespace verbena::nic {
 
 class Nic;
 class Qp;
+class RawNic;
 class WireNic;
 class Cq;
 
@@ -90,6 +91,10 @@ class Engine {
   WireNic* wire_for(SlotNumber slot);
   // Null before the first wire_for().
   WireNic* wire() const { return wire_.load(std::memory_order_acquire); }
+  // Raw packets, made ready by the first call.
+  RawNic& make_raw();
+  // Null before that.
+  RawNic* raw() const { return raw_.load(std::memory_order_acquire); }
   void wake_for_wire() { doorbell_->ring_and_wake(QpTable::kDatagramIndex); }
   // Network interfaces or their addresses may have changed: the NIC thread looks, and tells.
   void interfaces_changed();
@@ -151,7 +156,8 @@ class Engine {
   Timers timers_;
   Moderations moderations_;
   std::atomic<WireNic*> wire_{nullptr};
-  Mutex wire_lock_;  // to make it
+  std::atomic<RawNic*> raw_{nullptr};
+  Mutex wire_lock_;  // to make these
 
   // With few connected queue pairs, whoever drives looks at each one's rings; with many, peers ring
   // bells.

@@ -16,6 +16,7 @@ enum class Error : std::uint8_t {
   kAgain,          // EAGAIN
   kInterrupted,    // EINTR
   kPermission,     // EACCES
+  kPrivilege,      // EPERM: it takes a capability that the process does not have
   kNoDescriptors,  // EMFILE
   kNoSlot,         // ENOSPC: no free place on this host
 };

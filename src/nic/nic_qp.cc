@@ -8,6 +8,7 @@
 #include "base/fence.h"
 #include "nic/engine.h"
 #include "nic/nic.h"
+#include "nic/raw_carrier.h"
 #include "nic/wire_qp.h"
 
 namespace verbena::nic {
@@ -36,7 +37,8 @@ qp::QpConfig config_for(Pd& domain, const QpRequest& request, QpNum number, qp::
           .shared_queues = request.shared_queues,
           .regions = &domain.context->nic().regions(),
           .lock = domain.context->nic().sharing().lock_of(number),
-          .events = &events};
+          .events = &events,
+          .datagram_max = request.type == qp::QpType::kRawPacket ? RawCarrier::kFrameMax : 4096};
 }
 
 AsyncKind kind_of(qp::QpEvent event) {
@@ -53,14 +55,19 @@ AsyncKind kind_of(qp::QpEvent event) {
 
 }  // namespace
 
-Qp::Qp(Pd& domain, const QpRequest& request, QpNum number)
+Qp::Qp(Pd& domain, const QpRequest& request, QpNum number, RawPort* raw_port)
     : pair(config_for(domain, request, number, *this)),
       pd_(&domain),
       send_cq_(request.send_cq),
       receive_cq_(request.receive_cq),
       srq_(request.srq),
       cookie_(request.cookie),
-      engine_(domain.context->nic().engine()) {
+      engine_(domain.context->nic().engine()),
+      is_work_queue_(request.is_work_queue),
+      raw_port_(raw_port),
+      table_(request.table) {
+  if (table_) scaling_.emplace(*table_, *request.hashing);
+  if (raw_port_ && !table_) raw_ = std::make_unique<RawCarrier>(*raw_port_);
   if (request.type == qp::QpType::kUd) {
     datagrams_ = std::make_unique<local::DatagramCarrier>(number, engine_->links());
   }
@@ -91,6 +98,7 @@ bool Qp::send(const Now& now) {
   if (wire_) [[unlikely]]
     return send_on_wire(now);
   qp::Carrier* carrier = ring_ ? static_cast<qp::Carrier*>(ring_.get()) : datagrams_.get();
+  if (raw_) carrier = raw_.get();
   if (!carrier) return false;
   qp::Budget budget;
   carrier->issue(pair.window(), budget, now);
@@ -116,6 +124,7 @@ void Qp::after_turn(const Now& now) {
 
 bool Qp::wants_timer() {
   if (ring_ && ring_->next_deadline()) return true;
+  if (raw_ && raw_->next_deadline()) return true;
   return datagrams_ || wire_ || pair.window().resume_at();
 }
 
@@ -123,6 +132,7 @@ std::optional<Instant> Qp::deadline(const Now& now) {
   std::optional<Instant> earliest;
   if (ring_) earliest = ring_->next_deadline();
   if (datagrams_) earliest = datagrams_->next_deadline();
+  if (raw_) earliest = raw_->next_deadline();
   if (wire_) {
     const std::optional<Instant> wire = wire_->next_deadline(now);
     if (!earliest || (wire && *wire < *earliest)) earliest = wire;
@@ -234,6 +244,11 @@ bool Qp::has_given_up_for_good(const PeerSection& section) const {
 }
 
 void Qp::qp_event(QpNum, qp::QpEvent event) {
+  if (is_work_queue_) {
+    if (event != qp::QpEvent::kFatal) return;  // there is no other one of a work queue
+    pd_->context->async_events().push({AsyncKind::kWqFatal, cookie_, &async_events_});
+    return;
+  }
   pd_->context->async_events().push({kind_of(event), cookie_, &async_events_});
 }
 

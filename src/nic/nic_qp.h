@@ -14,10 +14,13 @@
 #include "nic/links.h"
 #include "nic/objects.h"
 #include "nic/sharing.h"
+#include "nic/work_queues.h"
 #include "qp/queue_pair.h"
 
 namespace verbena::nic {
 
+class RawCarrier;
+class RawPort;
 class WireNic;
 class WireQp;
 
@@ -31,7 +34,8 @@ enum class Connecting : std::uint8_t {
 
 class Qp final : qp::QpEvents {
  public:
-  Qp(Pd& domain, const QpRequest& request, QpNum number);
+  // `raw_port`: of raw packets; none for work queues.
+  Qp(Pd& domain, const QpRequest& request, QpNum number, RawPort* raw_port = nullptr);
   ~Qp();
 
   Pd& pd() { return *pd_; }
@@ -91,6 +95,11 @@ class Qp final : qp::QpEvents {
   // Null: it does not use the wire.
   WireQp* wire() { return wire_.get(); }
 
+  // Raw packets. Neither ever changes.
+  RawPort* raw_port() { return raw_port_; }
+  const Scaling* scaling() const { return scaling_ ? &*scaling_ : nullptr; }
+  RwqTable* table() { return table_; }
+
   // What end_connection() left. Nobody may be looking at it any more.
   void drop_former_ring() { former_ring_.reset(); }
 
@@ -98,6 +107,7 @@ class Qp final : qp::QpEvents {
   qp::QueuePair pair;
   std::atomic<bool> awaits_answer{false};  // something is on its way; a hint
   std::atomic<bool> has_peer{false};       // since it was made
+  std::atomic<std::uint32_t> flows{0};     // that bring it raw packets
   bool is_watched = false;                 // the engine's
   Connecting connecting = Connecting::kNot;
   LinkRef link;                      // while connected, or connecting
@@ -145,6 +155,11 @@ class Qp final : qp::QpEvents {
   std::unique_ptr<local::RingCarrier> former_ring_;
   std::unique_ptr<local::DatagramCarrier> datagrams_;
   std::unique_ptr<WireQp> wire_;  // then there is no ring
+  const bool is_work_queue_;
+  RawPort* raw_port_;
+  RwqTable* table_;
+  std::optional<Scaling> scaling_;
+  std::unique_ptr<RawCarrier> raw_;
 };
 
 }  // namespace verbena::nic

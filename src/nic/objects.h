@@ -23,6 +23,7 @@
 #include "qp/queue_pair.h"
 #include "queues/completion_queue.h"
 #include "queues/work_queue.h"
+#include "raw/toeplitz.h"
 
 namespace verbena::nic {
 
@@ -39,6 +40,7 @@ enum class AsyncKind : std::uint8_t {
   kSendQueueDrained,
   kLastReceiveReached,
   kSrqLimitReached,
+  kWqFatal,
   // Of the device and its port: no object has these.
   kDeviceFatal,
   kPortError,
@@ -283,6 +285,8 @@ struct Ah {
 Result<Ah*, Error> create_ah(Pd& pd, const qp::AddressVector& path);
 Result<void, Error> destroy_ah(Ah* ah);
 
+struct RwqTable;  // nic/work_queues.h
+
 struct QpRequest {
   qp::QpType type = qp::QpType::kRc;
   qp::Xrc xrc = qp::Xrc::kNo;
@@ -296,6 +300,9 @@ struct QpRequest {
   std::uint32_t inline_max = 0;
   std::uint32_t receive_depth = 0;
   std::uint32_t receive_sge_max = 1;
+  bool is_work_queue = false;                // raw packets that others hand to it
+  RwqTable* table = nullptr;                 // raw packets: it receives by these work queues,
+  const raw::HashConfig* hashing = nullptr;  // and by this
   void* cookie = nullptr;
 };
 class Qp;  // nic/nic_qp.h

@@ -8,6 +8,7 @@
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
 #include "nic/objects.h"
+#include "nic/raw_nic.h"
 #include "nic/sharing.h"
 #include "nic/wire_nic.h"
 #include "nic/xrc.h"
@@ -32,6 +33,12 @@ void count_dependents(Qp& qp, std::uint32_t by) {
   qp.send_cq().dependents.fetch_add(by);
   qp.receive_cq().dependents.fetch_add(by);
   if (qp.srq()) qp.srq()->dependents.fetch_add(by);
+  if (qp.table()) qp.table()->dependents.fetch_add(by);
+}
+
+bool is_connected_type(const Qp& qp) {
+  const qp::QpType type = qp.pair.config().type;
+  return type == qp::QpType::kRc || type == qp::QpType::kUc;
 }
 
 // Which way a queue pair takes from RTR on.
@@ -47,6 +54,7 @@ Way way_of(Qp& qp, const qp::QpAttributes& wanted, std::uint32_t mask) {
   way.is_begun = (mask & qp::kState) != 0 && wanted.state == qp::QpState::kReadyToReceive;
   if (!way.is_begun) return way;
   Context& context = *qp.pd().context;
+  if (qp.pair.config().type == qp::QpType::kRawPacket) return way;
   const bool is_datagram = qp.pair.config().type == qp::QpType::kUd;
   way.use.is_local = !is_datagram && host::is_local_address(wanted.path.destination);
   const Policy& policy = context.nic().sharing().policy();
@@ -71,7 +79,7 @@ bool follow_move(Qp& qp, qp::QpState from, const Way& way) {
       qp.begin_on_wire(*way.wire, way.use);
       return false;
     }
-    if (qp.pair.config().type == qp::QpType::kUd) return false;
+    if (!is_connected_type(qp)) return false;
     const bool is_looked_for = way.use.is_local && !way.use.is_for_all;
     qp.begin_connection(is_looked_for);
     return is_looked_for;
@@ -91,6 +99,12 @@ Result<Qp*, Error> create_qp(Pd& pd, const QpRequest& request) {
     return refuse(Error::kInvalid);
   auto engine = nic.start_engine();
   if (!engine) return refuse(engine.error());
+  RawPort* raw_port = nullptr;
+  if (request.type == qp::QpType::kRawPacket && !request.is_work_queue) {
+    const auto port = (*engine)->make_raw().port_for(context.device());
+    if (!port) return refuse(port.error());
+    raw_port = *port;
+  }
   Share share(nic.counts().queue_pairs, nic.limits().queue_pairs);
   if (!share) return refuse(Error::kNoRoom);
   auto number = (*engine)->reserve_number();
@@ -103,7 +117,7 @@ Result<Qp*, Error> create_qp(Pd& pd, const QpRequest& request) {
       if (table) table->release(number);
     }
   } release{&nic.queue_pairs(), *number};
-  auto* qp = new Qp(pd, request, *number);
+  auto* qp = new Qp(pd, request, *number, raw_port);
   release.table = nullptr;
   share.keep();
   count_dependents(*qp, 1);
@@ -117,6 +131,7 @@ Result<Qp*, Error> create_qp(Pd& pd, const QpRequest& request) {
 Result<void, Error> modify_qp(Qp& qp, const qp::QpAttributes& attributes, std::uint32_t mask) {
   Context& context = *qp.pd().context;
   if (!context.is_usable()) return refuse(Error::kGone);
+  if (qp.scaling()) return refuse(Error::kNotSupported);  // it has no state
   const Way way = way_of(qp, attributes, mask);
   bool look_for_peer = false;
   PeerSection section;
@@ -149,6 +164,7 @@ Result<QpStatus, Error> query_qp(Qp& qp) {
 
 Result<void, Error> destroy_qp(Qp* qp, void* cookie) {
   Context& context = *qp->pd().context;
+  if (qp->flows.load() != 0) return refuse(Error::kBusy);
   if (qp->pair.config().xrc == qp::Xrc::kTarget && !close_target(*qp, cookie)) return {};
   if (!context.is_usable()) {
     count_dependents(*qp, static_cast<std::uint32_t>(-1));

@@ -11,6 +11,7 @@
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
 #include "nic/objects.h"
+#include "nic/raw_nic.h"
 #include "nic/wire_nic.h"
 #include "nic/xrc.h"
 
@@ -91,7 +92,9 @@ void Cq::lock_pushes() {
 void Cq::arm(queues::Arm what) {
   queue.arm(what);
   Engine* const engine = context->nic().engine();
-  if (WireNic* const wire = engine ? engine->wire() : nullptr) wire->expect_no_polls();
+  if (!engine) return;
+  if (WireNic* const wire = engine->wire()) wire->expect_no_polls();
+  if (RawNic* const packets = engine->raw()) packets->expect_no_polls();
 }
 
 void Cq::completion_event(queues::CompletionQueue&) {

@@ -27,12 +27,14 @@ struct OpcodeShape {
   bool is_local = false;  // executed by the window itself: no carrier sees it
   bool on_uc = false;
   bool on_ud = false;
+  bool on_raw_packet = false;
 
   constexpr bool is_on(QpType type) const {
     switch (type) {
       case QpType::kRc: return true;
       case QpType::kUc: return on_uc;
       case QpType::kUd: return on_ud;
+      case QpType::kRawPacket: return on_raw_packet;
     }
     return false;
   }
@@ -46,7 +48,8 @@ inline constexpr std::array<OpcodeShape, 12> kOpcodes = {{
      .kind = OpKind::kSend,
      .completion = queues::CompletionKind::kSend,
      .on_uc = true,
-     .on_ud = true},
+     .on_ud = true,
+     .on_raw_packet = true},
     {.opcode = queues::SendOpcode::kSendWithImmediate,
      .kind = OpKind::kSend,
      .completion = queues::CompletionKind::kSend,

@@ -12,7 +12,7 @@
 namespace verbena::qp {
 
 // Numbered as in verbs (enum ibv_qp_type).
-enum class QpType : std::uint8_t { kRc = 2, kUc = 3, kUd = 4 };
+enum class QpType : std::uint8_t { kRc = 2, kUc = 3, kUd = 4, kRawPacket = 8 };
 
 // What an Extended Reliable Connection makes of kRc (annex A14): its initiator has no receives, its
 // target no sends, and each request names the shared receive queue that it is for.

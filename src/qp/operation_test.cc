@@ -53,9 +53,10 @@ TEST(Opcode, BelongsToTheTypesOfTheSpecification) {
     if (shape->is_on(QpType::kRc)) text += "RC ";
     if (shape->is_on(QpType::kUc)) text += "UC ";
     if (shape->is_on(QpType::kUd)) text += "UD ";
+    if (shape->is_on(QpType::kRawPacket)) text += "raw ";
     return text;
   };
-  EXPECT_EQ(types(SendOpcode::kSend), "RC UC UD ");
+  EXPECT_EQ(types(SendOpcode::kSend), "RC UC UD raw ");
   EXPECT_EQ(types(SendOpcode::kSendWithImmediate), "RC UC UD ");
   EXPECT_EQ(types(SendOpcode::kSendWithInvalidate), "RC ");
   EXPECT_EQ(types(SendOpcode::kWrite), "RC UC ");

@@ -34,8 +34,7 @@ std::string_view reason_text(Reason reason) {
     case Reason::kNone: return "nothing went wrong";
     case Reason::kUnknownOpcode: return "the work request has an opcode that does not exist";
     case Reason::kOpcodeNotForType: return "this type of queue pair does not have this operation";
-    case Reason::kTooManySges:
-      return "the work request has more SGEs than its queue was created for";
+    case Reason::kTooManySges: return "more SGEs than the work request's queue was created for";
     case Reason::kInlineTooLong:
       return "the work request has more inline data than its queue was created for";
     case Reason::kMessageTooLong: return "the message is longer than 1 GiB";
@@ -44,6 +43,7 @@ std::string_view reason_text(Reason reason) {
     case Reason::kNoReadsAllowed: return "READ or atomic, but max_rd_atomic of the queue pair is 0";
     case Reason::kInvalidateRefused: return "local invalidate of a key that is not a memory window";
     case Reason::kFlushToNowhere: return "FLUSH: asks for neither visibility nor persistence";
+    case Reason::kFrameTooShort: return "a raw packet is shorter than an Ethernet header";
     case Reason::kAddressHandleDomain: return "the address handle is of another domain";
     case Reason::kLocalKey:
       return "an SGE's lkey names no memory region, or one that was deregistered";

@@ -28,6 +28,7 @@ enum class Reason : std::uint32_t {
   kInvalidateRefused = 9,
   kFlushToNowhere = 10,
   kAddressHandleDomain = 11,
+  kFrameTooShort = 12,
 
   // The program's own memory, in the order of memory::RegionRefusal.
   kLocalKey = 16,

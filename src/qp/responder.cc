@@ -14,7 +14,7 @@
 //   completion queue full                operation         ERR, event: fatal               the same
 //
 // (1) Dropped, and the receive waits for the next message (class D), unless it came from a shared
-//     receive queue: then it completes in error (class E).
+//     receive queue, or is a raw packet: then it completes in error (class E).
 //
 // "Not enabled" is an invalid request, not an access error: the specification counts "RDMA or
 // ATOMIC on a QP not set up for this" to the unsupported opcodes, and hardware and rxe do the same.
@@ -59,7 +59,8 @@ constexpr bool serves(QpType type, std::uint32_t access) {
   switch (type) {
     case QpType::kRc: return true;
     case QpType::kUc: return access == 0 || access == memory::kRemoteWrite;
-    case QpType::kUd: return access == 0;
+    case QpType::kUd:
+    case QpType::kRawPacket: return access == 0;
   }
   return false;
 }
@@ -111,7 +112,8 @@ Result<void, Refusal> Responder::bad_receive(Status status, Reason reason, Refus
 }
 
 Result<void, Refusal> Responder::too_short() {
-  if (config_.type != QpType::kRc && !config_.is_shared) return drop(Reason::kReceiveTooShort);
+  const bool may_drop = config_.type == QpType::kUc || config_.type == QpType::kUd;
+  if (may_drop && !config_.is_shared) return drop(Reason::kReceiveTooShort);
   return bad_receive(Status::kLocalLength, Reason::kReceiveTooShort, Refusal::kInvalidRequest);
 }
 
@@ -128,7 +130,7 @@ Result<void, Refusal> Responder::admit(std::uint32_t access, std::uint64_t lengt
 }
 
 void Responder::note_first_message() {
-  if (!in_rtr_ || first_message_seen_) return;
+  if (!in_rtr_ || first_message_seen_ || config_.type == QpType::kRawPacket) return;
   first_message_seen_ = true;
   config_.owner->communication_established();
 }

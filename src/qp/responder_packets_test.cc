@@ -47,6 +47,14 @@ TEST(Responder, ReceivesNothingIntoNothing) {
   EXPECT_EQ(bench.poll().at(0).byte_length, 0u);
 }
 
+TEST(ResponderOfPackets, FailsARawPacketThatIsTooLong) {
+  ResponderBench bench({.type = QpType::kRawPacket});
+  bench.post({bench.memory.sge(0, 50)});
+  EXPECT_EQ(bench.send(51, 1), Refusal::kInvalidRequest);
+  EXPECT_EQ(bench.poll().at(0).status, Status::kLocalLength);
+  EXPECT_THAT(bench.faults, ElementsAre(ResponderFault::kReceive));
+}
+
 }  // namespace
 
 }  // namespace verbena::qp

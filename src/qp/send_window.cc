@@ -24,6 +24,7 @@ using queues::Status;
 namespace {
 
 constexpr std::uint8_t kRetryWithoutLimit = 7;
+constexpr std::uint64_t kFrameMin = 14;  // bytes of an Ethernet header
 
 constexpr bool is_before(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::int32_t>(a - b) < 0;
@@ -135,8 +136,10 @@ std::optional<SendWindow::LocalError> SendWindow::check(Entry& entry, const Send
   entry.op.length = is_flush ? 0 : length;
   if (length > kMessageMax || (is_flush && entry.op.flush.length > kMessageMax))
     return LocalError{Status::kLocalLength, Reason::kMessageTooLong};
-  if (config_.type == QpType::kUd && length > config_.datagram_max)
+  const bool is_raw = config_.type == QpType::kRawPacket;
+  if ((config_.type == QpType::kUd || is_raw) && length > config_.datagram_max)
     return LocalError{Status::kLocalLength, Reason::kDatagramTooLong};
+  if (is_raw && length < kFrameMin) return LocalError{Status::kLocalLength, Reason::kFrameTooShort};
   // 10.2.3: an address handle is for the queue pairs of its domain.
   const bool has_address = config_.type == QpType::kUd && wqe.datagram.pd != 0;
   if (has_address && wqe.datagram.pd != config_.pd.value)
@@ -197,6 +200,11 @@ void SendWindow::issued(const Now&) {
   ++cursor_;
   // Nobody acknowledges on an unreliable service: out is done (9.8.1, 10.7.3.1).
   if (config_.type != QpType::kRc) complete_upto(cursor_);
+}
+
+void SendWindow::too_long(OpIndex op) {
+  if (Entry* const entry = find(op))
+    fail_locally(*entry, Status::kLocalLength, Reason::kDatagramTooLong);
 }
 
 // -- answers ------------------------------------------------------------------------------------

@@ -59,7 +59,8 @@ class SendWindow {
     memory::RegionTable* regions = nullptr;
     Owner* owner = nullptr;
     std::uint32_t in_flight_max = 128;  // operations fetched and not answered
-    std::uint32_t datagram_max = 4096;  // the path MTU of datagrams: that of the port
+    std::uint32_t datagram_max = 4096;  // the path MTU of datagrams: that of the port; raw packets:
+                                        // the longest frame, with its header
   };
   explicit SendWindow(const Config& config);
 
@@ -93,6 +94,8 @@ class SendWindow {
   void run_local(const Now& now);
   // The whole of next() is on its way.
   void issued(const Now& now);
+  // What next() gave is more than this port sends just now: it ends as that.
+  void too_long(OpIndex op);
   // All operations up to `upto` are done (kDone); or those before it are and it had this answer.
   // Answers to operations that are not outstanding are ignored (late, duplicate). `rnr_timer` goes
   // with kNotReady.

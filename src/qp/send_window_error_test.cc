@@ -102,6 +102,25 @@ const LocalCase kLocalCases[] = {
        b.post({.opcode = SendOpcode::kSend, .flags = 0, .sges = {b.memory.sge(0, 4097)}});
      },
      {.type = QpType::kUd}},
+    {"raw packet over the longest frame",
+     Status::kLocalLength,
+     Reason::kDatagramTooLong,
+     [](WindowBench& b) {
+       b.post({.opcode = SendOpcode::kSend, .flags = 0, .sges = {b.memory.sge(0, 4097)}});
+     },
+     {.type = QpType::kRawPacket}},
+    {"raw packet without a whole header",
+     Status::kLocalLength,
+     Reason::kFrameTooShort,
+     [](WindowBench& b) {
+       b.post({.opcode = SendOpcode::kSend, .flags = 0, .sges = {b.memory.sge(0, 13)}});
+     },
+     {.type = QpType::kRawPacket}},
+    {"SEND with immediate as a raw packet",
+     Status::kLocalQpOperation,
+     Reason::kOpcodeNotForType,
+     [](WindowBench& b) { b.post({.opcode = SendOpcode::kSendWithImmediate, .flags = 0}); },
+     {.type = QpType::kRawPacket}},
     {"atomic into 4 bytes", Status::kLocalLength, Reason::kAtomicNotEightBytes,
      [](WindowBench& b) {
        b.post({.opcode = SendOpcode::kFetchAdd, .flags = 0, .sges = {b.memory.sge(0, 4)}});

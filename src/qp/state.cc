@@ -17,7 +17,7 @@ struct Rule {
   std::uint32_t optional;
 };
 
-constexpr QpType kAllTypes[] = {QpType::kRc, QpType::kUc, QpType::kUd};
+constexpr QpType kAllTypes[] = {QpType::kRc, QpType::kUc, QpType::kUd, QpType::kRawPacket};
 constexpr auto kReset = QpState::kReset;
 constexpr auto kInit = QpState::kInit;
 constexpr auto kRtr = QpState::kReadyToReceive;
@@ -25,15 +25,18 @@ constexpr auto kRts = QpState::kReadyToSend;
 constexpr auto kSqd = QpState::kDrained;
 constexpr auto kSqe = QpState::kSendError;
 
-// Tables 91 to 98 (11.2.5.2). The moves to RESET and to ERR take nothing but the state.
+// Tables 91 to 98 (11.2.5.2). The moves to RESET and to ERR take nothing but the state. Raw packets
+// have no transport: all that there is to be said is the port.
 constexpr Rule kRules[] = {
     {QpType::kRc, kReset, kInit, kPkeyIndex | kPort | kAccessFlags, 0},
     {QpType::kUc, kReset, kInit, kPkeyIndex | kPort | kAccessFlags, 0},
     {QpType::kUd, kReset, kInit, kPkeyIndex | kPort | kQkey, 0},
+    {QpType::kRawPacket, kReset, kInit, kPort, 0},
 
     {QpType::kRc, kInit, kInit, 0, kPkeyIndex | kPort | kAccessFlags},
     {QpType::kUc, kInit, kInit, 0, kPkeyIndex | kPort | kAccessFlags},
     {QpType::kUd, kInit, kInit, 0, kPkeyIndex | kPort | kQkey},
+    {QpType::kRawPacket, kInit, kInit, 0, kPort},
 
     {QpType::kRc, kInit, kRtr,
      kAddressVector | kPathMtu | kDestinationQp | kReceivePsn | kReadsInMax | kRnrTimer,
@@ -41,26 +44,31 @@ constexpr Rule kRules[] = {
     {QpType::kUc, kInit, kRtr, kAddressVector | kPathMtu | kDestinationQp | kReceivePsn,
      kAlternatePath | kAccessFlags | kPkeyIndex},
     {QpType::kUd, kInit, kRtr, 0, kPkeyIndex | kQkey},
+    {QpType::kRawPacket, kInit, kRtr, 0, 0},
 
     {QpType::kRc, kRtr, kRts, kTimeout | kRetryCount | kRnrRetry | kSendPsn | kReadsOutMax,
      kCurrentState | kAlternatePath | kAccessFlags | kRnrTimer | kPathMigration},
     {QpType::kUc, kRtr, kRts, kSendPsn,
      kCurrentState | kAlternatePath | kAccessFlags | kPathMigration},
     {QpType::kUd, kRtr, kRts, kSendPsn, kCurrentState | kQkey},
+    {QpType::kRawPacket, kRtr, kRts, 0, kCurrentState},
 
     {QpType::kRc, kRts, kRts, 0,
      kCurrentState | kAccessFlags | kAlternatePath | kPathMigration | kRnrTimer},
     {QpType::kUc, kRts, kRts, 0, kCurrentState | kAccessFlags | kAlternatePath | kPathMigration},
     {QpType::kUd, kRts, kRts, 0, kCurrentState | kQkey},
+    {QpType::kRawPacket, kRts, kRts, 0, kCurrentState},
 
     {QpType::kRc, kRts, kSqd, 0, kNotifyDrained},
     {QpType::kUc, kRts, kSqd, 0, kNotifyDrained},
     {QpType::kUd, kRts, kSqd, 0, kNotifyDrained},
+    {QpType::kRawPacket, kRts, kSqd, 0, kNotifyDrained},
 
     {QpType::kRc, kSqd, kRts, 0,
      kCurrentState | kAlternatePath | kAccessFlags | kRnrTimer | kPathMigration},
     {QpType::kUc, kSqd, kRts, 0, kCurrentState | kAlternatePath | kAccessFlags | kPathMigration},
     {QpType::kUd, kSqd, kRts, 0, kCurrentState | kQkey},
+    {QpType::kRawPacket, kSqd, kRts, 0, kCurrentState},
 
     {QpType::kRc, kSqd, kSqd, 0,
      kPort | kAddressVector | kTimeout | kRetryCount | kRnrRetry | kReadsOutMax | kReadsInMax |
@@ -68,9 +76,11 @@ constexpr Rule kRules[] = {
     {QpType::kUc, kSqd, kSqd, 0,
      kAddressVector | kAlternatePath | kAccessFlags | kPkeyIndex | kPathMigration},
     {QpType::kUd, kSqd, kSqd, 0, kPkeyIndex | kQkey},
+    {QpType::kRawPacket, kSqd, kSqd, 0, 0},
 
     {QpType::kUc, kSqe, kRts, 0, kCurrentState | kAccessFlags},
     {QpType::kUd, kSqe, kRts, 0, kCurrentState | kQkey},
+    {QpType::kRawPacket, kSqe, kRts, 0, kCurrentState},
     // A reliable queue pair never gets into SQE, but the move is in the state diagram of all types.
     {QpType::kRc, kSqe, kRts, 0, 0},
 };

@@ -16,7 +16,7 @@ namespace {
 using enum QpState;
 using enum QpType;
 
-constexpr QpType kTypes[] = {kRc, kUc, kUd};
+constexpr QpType kTypes[] = {kRc, kUc, kUd, kRawPacket};
 constexpr QpState kStates[] = {kReset,   kInit,      kReadyToReceive, kReadyToSend,
                                kDrained, kSendError, kError};
 
@@ -33,6 +33,18 @@ std::map<Move, Attributes> expected_moves() {
     for (QpState from : kStates) {
       moves[{type, from, kReset}] = {};
       if (from != kReset) moves[{type, from, kError}] = {};
+    }
+    if (type == kRawPacket) {
+      moves[{type, kReset, kInit}] = {kPort, 0};
+      moves[{type, kInit, kInit}] = {0, kPort};
+      moves[{type, kInit, kReadyToReceive}] = {};
+      moves[{type, kReadyToReceive, kReadyToSend}] = {0, kCurrentState};
+      moves[{type, kReadyToSend, kReadyToSend}] = {0, kCurrentState};
+      moves[{type, kReadyToSend, kDrained}] = {0, kNotifyDrained};
+      moves[{type, kDrained, kReadyToSend}] = {0, kCurrentState};
+      moves[{type, kDrained, kDrained}] = {};
+      moves[{type, kSendError, kReadyToSend}] = {0, kCurrentState};
+      continue;
     }
     const bool connected = type != kUd;
     const bool reliable = type == kRc;
@@ -111,7 +123,7 @@ TEST(ModifyQueuePair, TakesTheAttributesOfTheSpecificationForEachTypeAndMove) {
       }
     }
   }
-  EXPECT_EQ(moves, 3u * 22);
+  EXPECT_EQ(moves, 4u * 22);
 }
 
 TEST(ModifyQueuePair, RefusesStatesThatDoNotExist) {

@@ -20,6 +20,7 @@ std::unique_ptr<Engine> make_engine(const Settings& settings, Wire& wire, Paths*
     case qp::QpType::kUd:
       VERBENA_ASSERT(paths != nullptr);
       return std::make_unique<DatagramEngine>(settings, wire, *paths);
+    case qp::QpType::kRawPacket: break;  // no RoCE at all
   }
   return nullptr;
 }

@@ -26,10 +26,15 @@ ibv_async_event of_port(ibv_event_type type) {
   return event;
 }
 
+ibv_async_event of_wq(void* cookie, ibv_event_type type) {
+  return {.element = {.wq = &static_cast<Wq*>(cookie)->face}, .event_type = type};
+}
+
 ibv_async_event translate(const nic::AsyncEvent& event) {
   switch (event.kind) {
     case nic::AsyncKind::kCqError: return of_cq(event.cookie, IBV_EVENT_CQ_ERR);
     case nic::AsyncKind::kSrqLimitReached: return of_srq(event.cookie, IBV_EVENT_SRQ_LIMIT_REACHED);
+    case nic::AsyncKind::kWqFatal: return of_wq(event.cookie, IBV_EVENT_WQ_FATAL);
     case nic::AsyncKind::kQpFatal: return of_qp(event.cookie, IBV_EVENT_QP_FATAL);
     case nic::AsyncKind::kQpRequestError: return of_qp(event.cookie, IBV_EVENT_QP_REQ_ERR);
     case nic::AsyncKind::kQpAccessError: return of_qp(event.cookie, IBV_EVENT_QP_ACCESS_ERR);
@@ -88,6 +93,12 @@ void ibv_ack_async_event(ibv_async_event* event) {
       verbs::note_acknowledged(*qp, qp->events_completed, 1);
       return nic::async_events_of(*verbs::own(qp).nic).acknowledged(1);
     }
+    case IBV_EVENT_WQ_FATAL: {
+      ibv_wq* const wq = event->element.wq;
+      if (verbs::is_inherited(wq)) return;
+      verbs::note_acknowledged(*wq, wq->events_completed, 1);
+      return nic::async_events_of(*verbs::own(wq).nic->qp).acknowledged(1);
+    }
     case IBV_EVENT_DEVICE_FATAL:
     case IBV_EVENT_PORT_ACTIVE:
     case IBV_EVENT_PORT_ERR:
@@ -95,7 +106,6 @@ void ibv_ack_async_event(ibv_async_event* event) {
     case IBV_EVENT_PKEY_CHANGE:
     case IBV_EVENT_SM_CHANGE:
     case IBV_EVENT_CLIENT_REREGISTER:
-    case IBV_EVENT_GID_CHANGE:
-    case IBV_EVENT_WQ_FATAL: return;  // not of an object that we make
+    case IBV_EVENT_GID_CHANGE: return;  // not of an object that we make
   }
 }

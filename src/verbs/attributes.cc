@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // What a device and its port are (ibv_query_device_ex(3), ibv_query_port(3), ibv_query_gid_ex(3),
-// ibv_query_pkey(3), ibv_query_rt_values_ex(3)). What this NIC does not have is absent here: raw
-// packets, packet pacing.
+// ibv_query_pkey(3), ibv_query_rt_values_ex(3)). What this NIC does not have is absent here: packet
+// pacing; and checksums and VLAN tags of raw packets are left to the program.
 #include <endian.h>
 #include <time.h>
 
@@ -60,7 +60,8 @@ ibv_device_attr device_attributes(const nic::Device& device) {
   answer.max_qp_wr = clamped(limits.work_requests);
   answer.device_cap_flags = IBV_DEVICE_CURR_QP_STATE_MOD | IBV_DEVICE_SYS_IMAGE_GUID |
                             IBV_DEVICE_RC_RNR_NAK_GEN | IBV_DEVICE_SRQ_RESIZE |
-                            IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_XRC;
+                            IBV_DEVICE_MEM_WINDOW | IBV_DEVICE_MEM_WINDOW_TYPE_2B | IBV_DEVICE_XRC |
+                            IBV_DEVICE_MANAGED_FLOW_STEERING;
   answer.max_sge = clamped(limits.sges);
   answer.max_sge_rd = clamped(limits.sges);
   answer.max_cq = clamped(limits.completion_queues);
@@ -72,6 +73,7 @@ ibv_device_attr device_attributes(const nic::Device& device) {
   answer.max_qp_init_rd_atom = clamped(limits.reads_in_flight);
   answer.max_res_rd_atom = clamped(std::uint64_t{limits.queue_pairs} * limits.reads_in_flight);
   answer.atomic_cap = IBV_ATOMIC_GLOB;  // they are the processor's own
+  answer.max_raw_ethy_qp = clamped(limits.queue_pairs);
   answer.max_mcast_grp = clamped(limits.multicast_groups);
   answer.max_mcast_qp_attach = clamped(limits.multicast_members);
   answer.max_total_mcast_qp_attach =
@@ -96,6 +98,14 @@ ibv_odp_caps on_demand() {
           .per_transport_caps = {.rc_odp_caps = kAll,
                                  .uc_odp_caps = kMessages | IBV_ODP_SUPPORT_WRITE,
                                  .ud_odp_caps = kMessages}};
+}
+
+ibv_rss_caps scaling(const nic::Limits& limits) {
+  return {.supported_qpts = 1u << IBV_QPT_RAW_PACKET,
+          .max_rwq_indirection_tables = limits.work_queue_tables,
+          .max_rwq_indirection_table_size = limits.work_queues_in_table,
+          .rx_hash_fields_mask = raw::kHashFields,
+          .rx_hash_function = IBV_RX_HASH_FUNC_TOEPLITZ};
 }
 
 int gid_table_length(std::size_t used) {
@@ -160,6 +170,8 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   answer.cq_mod_caps = {.max_cq_count = std::numeric_limits<std::uint16_t>::max(),
                         .max_cq_period = std::numeric_limits<std::uint16_t>::max()};
   answer.phys_port_cnt_ex = kPort;
+  answer.rss_caps = scaling(open.nic->device().limits);
+  answer.max_wq_type_rq = open.nic->device().limits.queue_pairs;
   copy_out(answer, attributes, size);
   return 0;
 }

@@ -14,6 +14,7 @@ int errno_of(nic::Error error) noexcept {
     case nic::Error::kAgain: return EAGAIN;
     case nic::Error::kInterrupted: return EINTR;
     case nic::Error::kPermission: return EACCES;
+    case nic::Error::kPrivilege: return EPERM;
     case nic::Error::kNoDescriptors: return EMFILE;
     case nic::Error::kNoSlot: return ENOSPC;
   }

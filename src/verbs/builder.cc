@@ -42,6 +42,7 @@ std::uint64_t supported_operations(qp::QpType type) {
   constexpr std::uint64_t kWindows = IBV_QP_EX_WITH_BIND_MW | IBV_QP_EX_WITH_LOCAL_INV;
   switch (type) {
     case qp::QpType::kUd: return kSends;
+    case qp::QpType::kRawPacket: return IBV_QP_EX_WITH_SEND;
     case qp::QpType::kUc: return kSends | kWrites | kWindows;
     case qp::QpType::kRc:
       return kSends | kWrites | IBV_QP_EX_WITH_RDMA_READ | IBV_QP_EX_WITH_ATOMIC_CMP_AND_SWP |

@@ -11,7 +11,9 @@
 #include <type_traits>
 
 #include "base/mutex.h"
+#include "nic/flows.h"
 #include "nic/objects.h"
+#include "nic/work_queues.h"
 #include "queues/completion_queue.h"
 #include "verbs/abi/entry.h"
 #include "verbs/shareable.h"
@@ -113,6 +115,21 @@ struct Xrcd {
   nic::Xrcd* nic = nullptr;
 };
 
+struct Flow {
+  ibv_flow face;
+  nic::FlowHandle* nic = nullptr;
+};
+
+struct Wq {
+  ibv_wq face;
+  nic::Wq* nic = nullptr;
+};
+
+struct RwqTable {
+  ibv_rwq_ind_table face;
+  nic::RwqTable* nic = nullptr;
+};
+
 struct QpFace {
   ibv_qp_ex face;
   // What newer headers than ours have at this place: ibv_qp_ex::wr_flush.
@@ -145,6 +162,9 @@ inline Cq& own(ibv_cq* cq) { return *reinterpret_cast<Cq*>(cq); }
 inline Cq& own(ibv_cq_ex* cq) { return *reinterpret_cast<Cq*>(cq); }
 inline Srq& own(ibv_srq* srq) { return *reinterpret_cast<Srq*>(srq); }
 inline Xrcd& own(ibv_xrcd* xrcd) { return *reinterpret_cast<Xrcd*>(xrcd); }
+inline Flow& own(ibv_flow* flow) { return *reinterpret_cast<Flow*>(flow); }
+inline Wq& own(ibv_wq* wq) { return *reinterpret_cast<Wq*>(wq); }
+inline RwqTable& own(ibv_rwq_ind_table* table) { return *reinterpret_cast<RwqTable*>(table); }
 inline Qp& own(ibv_qp* qp) { return *reinterpret_cast<Qp*>(qp); }
 inline Qp& own(ibv_qp_ex* qp) { return *reinterpret_cast<Qp*>(qp); }
 
@@ -215,6 +235,14 @@ ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* wanted) noexcept;
 int close_xrcd(ibv_xrcd* xrcd) noexcept;
 int get_srq_number(ibv_srq* srq, std::uint32_t* number) noexcept;
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* wanted) noexcept;
+ibv_flow* create_flow(ibv_qp* qp, ibv_flow_attr* wanted) noexcept;
+int destroy_flow(ibv_flow* flow) noexcept;
+ibv_wq* create_wq(ibv_context* context, ibv_wq_init_attr* wanted) noexcept;
+int modify_wq(ibv_wq* wq, ibv_wq_attr* wanted) noexcept;
+int destroy_wq(ibv_wq* wq) noexcept;
+ibv_rwq_ind_table* create_rwq_table(ibv_context* context,
+                                    ibv_rwq_ind_table_init_attr* wanted) noexcept;
+int destroy_rwq_table(ibv_rwq_ind_table* table) noexcept;
 
 // Puts the functions of ibv_start_poll and the readers into an extended completion queue.
 void set_readers(ibv_cq_ex& cq);

@@ -79,7 +79,7 @@ bool translate(const Qp& qp, const ibv_send_wr& from, SendRequest& to) {
 
 template <class Request>
 Request* nth(Request* request, std::size_t n) {
-  while (n--)
+  for (; n != 0 && request; --n)
     request = request->next;
   return request;
 }
@@ -125,18 +125,6 @@ int post_batch(Qp& qp, ibv_send_wr*& next) {
 
 int errno_of(queues::ReceiveQueue::PostError error) {
   return error == queues::ReceiveQueue::PostError::kFull ? ENOMEM : EINVAL;
-}
-
-// `post` takes one request and answers an errno.
-template <class Post>
-int post_each(ibv_recv_wr* next, ibv_recv_wr** bad, Post post) {
-  for (; next; next = next->next) {
-    const int error = next->num_sge < 0 ? EINVAL : post(*next);
-    if (!error) continue;
-    if (bad) *bad = next;
-    return error;
-  }
-  return 0;
 }
 
 std::span<const Sge> sges_of(const ibv_recv_wr& request) {

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <array>
+#include <cerrno>
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -35,6 +36,18 @@ constexpr std::uint8_t flags_from(unsigned flags) {
 
 // Nothing for opcodes that are not ours (segmentation offload) or nobody's.
 std::optional<queues::SendOpcode> opcode_from(const ibv_wr_opcode& opcode);
+
+// Receives. `post` takes one request and answers an errno.
+template <class Post>
+int post_each(ibv_recv_wr* next, ibv_recv_wr** bad, Post post) {
+  for (; next; next = next->next) {
+    const int error = next->num_sge < 0 ? EINVAL : post(*next);
+    if (!error) continue;
+    if (bad) *bad = next;
+    return error;
+  }
+  return 0;
+}
 
 // A window's binding as a work request has it; false when it cannot be one: of another window's
 // key, or to no region. Whether it may be is found out when it is its turn.

@@ -100,11 +100,14 @@ Result<UnfinishedQp, nic::Error> create(Pd& pd, ibv_qp_init_attr& wanted) {
   return qp;
 }
 
+constexpr std::uint32_t kScaling = IBV_QP_INIT_ATTR_RX_HASH | IBV_QP_INIT_ATTR_IND_TABLE;
+
 // What can be refused without a queue pair.
 Result<void, nic::Error> check(const ibv_qp_init_attr_ex& wanted) {
   constexpr std::uint32_t kKnown = (IBV_QP_INIT_ATTR_SEND_OPS_FLAGS << 1) - 1;
   constexpr std::uint32_t kOurs = IBV_QP_INIT_ATTR_PD | IBV_QP_INIT_ATTR_XRCD |
-                                  IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
+                                  IBV_QP_INIT_ATTR_CREATE_FLAGS | IBV_QP_INIT_ATTR_SEND_OPS_FLAGS |
+                                  kScaling;
   if (wanted.comp_mask & ~kKnown) return refuse(nic::Error::kInvalid);
   const auto type = type_from(wanted.qp_type);
   if (!type || wanted.comp_mask & ~kOurs) return refuse(nic::Error::kNotSupported);
@@ -143,6 +146,41 @@ Result<ibv_qp*, nic::Error> create_target(ibv_qp_init_attr_ex& wanted) {
   return qp.release()->plain();
 }
 
+Result<raw::HashConfig, nic::Error> hashing_from(const ibv_rx_hash_conf& wanted) {
+  if (wanted.rx_hash_function != IBV_RX_HASH_FUNC_TOEPLITZ ||
+      wanted.rx_hash_fields_mask & ~raw::kHashFields) {
+    return refuse(nic::Error::kNotSupported);
+  }
+  raw::HashConfig hashing;
+  if (wanted.rx_hash_key_len != hashing.key.size() || !wanted.rx_hash_key) {
+    return refuse(nic::Error::kInvalid);
+  }
+  hashing.fields = wanted.rx_hash_fields_mask;
+  std::copy_n(wanted.rx_hash_key, hashing.key.size(), hashing.key.begin());
+  return hashing;
+}
+
+// Everything that is posted or completes there belongs to work queues.
+Result<ibv_qp*, nic::Error> create_scaling(ibv_qp_init_attr_ex& wanted) {
+  const bool has_queues = wanted.srq || wanted.send_cq || wanted.recv_cq;
+  const bool is_whole = (wanted.comp_mask & kScaling) == kScaling && wanted.rwq_ind_tbl;
+  if (!is_whole || has_queues || wanted.qp_type != IBV_QPT_RAW_PACKET ||
+      wanted.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS) {
+    return refuse(nic::Error::kInvalid);
+  }
+  const auto hashing = hashing_from(wanted.rx_hash_conf);
+  if (!hashing) return refuse(hashing.error());
+  UnfinishedQp qp(new Qp);
+  qp->face = {};
+  const auto made =
+      nic::create_scaling_qp(*own(wanted.pd).nic, *own(wanted.rwq_ind_tbl).nic, *hashing, qp.get());
+  if (!made) return refuse(made.error());
+  qp->nic = *made;
+  fill_face(*qp, wanted.pd->context, wanted.pd, reinterpret_cast<ibv_qp_init_attr&>(wanted));
+  wanted.cap = {};
+  return qp.release()->plain();
+}
+
 Result<ibv_qp*, nic::Error> open_target(Context& context, const ibv_qp_open_attr& wanted) {
   constexpr std::uint32_t kNeeded =
       IBV_QP_OPEN_ATTR_NUM | IBV_QP_OPEN_ATTR_XRCD | IBV_QP_OPEN_ATTR_TYPE;
@@ -170,6 +208,7 @@ Result<ibv_qp*, nic::Error> open_target(Context& context, const ibv_qp_open_attr
 Result<ibv_qp*, nic::Error> create_extended(ibv_qp_init_attr_ex& wanted) {
   if (const auto fits = check(wanted); !fits) return refuse(fits.error());
   if (xrc_from(wanted.qp_type) == qp::Xrc::kTarget) return create_target(wanted);
+  if (wanted.comp_mask & kScaling) return create_scaling(wanted);
   const bool has_operations = wanted.comp_mask & IBV_QP_INIT_ATTR_SEND_OPS_FLAGS;
   if (has_operations && wanted.send_ops_flags & IBV_QP_EX_WITH_ATOMIC_WRITE) {
     wanted.cap.max_inline_data = std::max(wanted.cap.max_inline_data, kAtomicWriteBytes);

@@ -17,7 +17,8 @@ static_assert(int{IBV_QP_DEST_QPN} == qp::kDestinationQp && int{IBV_QP_AV} == qp
               int{IBV_QP_RATE_LIMIT} == qp::kRateLimit);
 static_assert(int{IBV_QPT_RC} == static_cast<int>(qp::QpType::kRc) &&
               int{IBV_QPT_UC} == static_cast<int>(qp::QpType::kUc) &&
-              int{IBV_QPT_UD} == static_cast<int>(qp::QpType::kUd));
+              int{IBV_QPT_UD} == static_cast<int>(qp::QpType::kUd) &&
+              int{IBV_QPT_RAW_PACKET} == static_cast<int>(qp::QpType::kRawPacket));
 
 constexpr int kMtuMax = IBV_MTU_4096;
 constexpr int kMigrationMax = IBV_MIG_ARMED;
@@ -163,6 +164,7 @@ std::optional<qp::QpType> type_from(ibv_qp_type type) {
     case IBV_QPT_RC: return qp::QpType::kRc;
     case IBV_QPT_UC: return qp::QpType::kUc;
     case IBV_QPT_UD: return qp::QpType::kUd;
+    case IBV_QPT_RAW_PACKET: return qp::QpType::kRawPacket;
     default: return std::nullopt;
   }
 }

@@ -8,10 +8,12 @@ more of them.
 
 import argparse
 import os
+import pathlib
 import re
 import shutil
 import subprocess
 import sys
+import tempfile
 
 sys.dont_write_bytecode = True
 import library  # noqa: E402
@@ -147,6 +149,42 @@ def run_perftest(program, options, iterations, variables):
     check_perftest(client, options)
 
 
+# The server is there when it prints the head of its table.
+RAW_LATENCY = """
+stdbuf -oL raw_ethernet_lat {options} --server -B {there} -E {here} >"$1" 2>&1 &
+server=$!
+until grep -q '#bytes' "$1"; do
+    kill -0 $server || exit 1
+    sleep 0.05
+done
+sleep 1
+raw_ethernet_lat {options} --client -B {here} -E {there} || exit 1
+wait $server
+"""
+
+
+def run_raw_latency(size, variables):
+    """Ethernet frames between two processes that have a network to themselves."""
+    script = RAW_LATENCY.format(
+        options=f"-F -d vrb_lo -n 1000 -s {size}",
+        here="02:00:00:00:00:01",
+        there="02:00:00:00:00:02",
+    )
+    with tempfile.NamedTemporaryFile() as printed:
+        done = subprocess.run(
+            [*library.in_own_network(), "sh", "-c", script, "sh", printed.name],
+            env=variables,
+            capture_output=True,
+            text=True,
+            timeout=SECONDS,
+            check=False,
+        )
+        server = pathlib.Path(printed.name).read_text(encoding="utf-8", errors="replace")
+    for output in (done.stdout, server):
+        if done.returncode or not re.search(rf"^\s*{size}\s+1000\s", output, re.MULTILINE):
+            raise library.Failure(f"{done.stdout}{done.stderr}\n-- server:\n{server}")
+
+
 def run_devinfo(variables, names):
     output = subprocess.run(
         ["ibv_devinfo", "-v"],
@@ -188,6 +226,12 @@ def run_all(report, variables):
     if not names:
         sys.exit("ibv_devices prints no device")
     report.case("ibv_devinfo -v", lambda: run_devinfo(variables, names))
+    for size in (64, 1500):
+        name = f"raw_ethernet_lat -s {size}"
+        if library.in_own_network():
+            report.case(name, lambda size=size: run_raw_latency(size, variables))
+        else:
+            report.skip(name, "no network namespaces")
 
     for runner, cases in (
         (run_pingpong, pingpongs),

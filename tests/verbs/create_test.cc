@@ -248,7 +248,6 @@ TEST_F(Create, QueuePairsAreChecked) {
     return errno;
   };
   using Wanted = ibv_qp_init_attr_ex;
-  EXPECT_EQ(EOPNOTSUPP, refused(IBV_QPT_RAW_PACKET, {}));
   EXPECT_EQ(EOPNOTSUPP, refused(IBV_QPT_DRIVER, {}));
   EXPECT_EQ(EINVAL, refused(IBV_QPT_RC, [](Wanted& w) { w.send_cq = nullptr; }));
   EXPECT_EQ(EINVAL, refused(IBV_QPT_RC, [&](Wanted& w) {
