@@ -30,7 +30,6 @@ STREAMS = [
 DATAGRAMS = ["udpong -T b -S 1000 -C 500", "udpong -T a -S 64 -C 500", "udpong -T e -S 1000 -C 100"]
 # All that they do when nobody says what.
 COMPLETE_STREAMS = ["rstream", "riostream"]
-COMPLETE_DATAGRAMS = ["udpong"]
 
 
 def service(port):
@@ -51,14 +50,14 @@ def stream(hosts, words, kind, variables, seconds=SECONDS):
         raise library.Failure("nothing was measured\n" + told)
 
 
-def against_endless(hosts, words, is_ready, variables, body, seconds=SECONDS):
+def against_endless(hosts, words, is_ready, variables, body):
     """`body` gets what starts a client here; the server there goes on and on."""
     programs = []
 
     def run_client(client_words):
         client = library.Program(client_words, {**variables, "VERBENA_DEVICES": "va"})
         programs.append(client)
-        library.wait_for(lambda: client.process.poll() is not None, seconds)
+        library.wait_for(lambda: client.process.poll() is not None, SECONDS)
         if client.process.poll() != 0:
             raise library.Failure(library.told(client, programs[0]))
         return client.output()
@@ -74,7 +73,7 @@ def against_endless(hosts, words, is_ready, variables, body, seconds=SECONDS):
             program.kill()
 
 
-def datagrams(hosts, words, kind, variables, seconds=SECONDS):
+def datagrams(hosts, words, kind, variables):
     def body(run_client):
         told = run_client([*words.split(), "-s", ADDRESSES[kind]])
         rows = re.findall(r"^\w+ +\w+ +(\d\w*) ", told, re.MULTILINE)
@@ -82,7 +81,7 @@ def datagrams(hosts, words, kind, variables, seconds=SECONDS):
             raise library.Failure("nothing came back\n" + told)
 
     against_endless(hosts, [*words.split(), "-b", ADDRESSES[kind]],
-                    lambda: is_bound(hosts, UDP_PORT), variables, body, seconds)
+                    lambda: is_bound(hosts, UDP_PORT), variables, body)
 
 
 def copy(hosts, variables):
@@ -130,11 +129,8 @@ def run_all(report, hosts, variables, is_long):
                     lambda: web(hosts, kind, variables))
     report.case("rcopy between two networks", lambda: copy(hosts, variables))
     if not is_long:
-        report.skip("rstream, riostream and udpong as a whole", "VERBENA_TEST_MODE=long has them")
+        report.skip("rstream and riostream as a whole", "VERBENA_TEST_MODE=long has them")
         return
     for words in COMPLETE_STREAMS:
         report.case(f"{words}, all of it",
                     lambda w=words: stream(hosts, w, "IPv4", variables, LONG_SECONDS))
-    for words in COMPLETE_DATAGRAMS:
-        report.case(f"{words}, all of it",
-                    lambda w=words: datagrams(hosts, w, "IPv4", variables, LONG_SECONDS))
