@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <mutex>
+#include <new>
 #include <utility>
 
+#include "base/log.h"
 #include "host/interfaces.h"
 #include "nic/device.h"
 #include "nic/engine.h"
@@ -41,7 +43,16 @@ void OpenContexts::remove(Context& context) {
   std::erase(open_, &context);
 }
 
+// What changed is told with the next change, where there is no memory now.
 void OpenContexts::look() {
+  try {
+    look_at_all();
+  } catch (const std::bad_alloc&) {
+    LOG_WARN("no memory to look at network interfaces");
+  }
+}
+
+void OpenContexts::look_at_all() {
   {
     const std::lock_guard guard(lock_);
     if (open_.empty()) return;

@@ -26,6 +26,8 @@ class OpenContexts {
   void look();
 
  private:
+  void look_at_all();
+
   Nic& nic_;
   Mutex lock_;
   std::vector<Context*> open_;
