@@ -214,9 +214,13 @@ void SendWindow::answered(OpIndex upto, Answer answer, const Now& now, std::uint
   if (!is_active() || is_before(index, done_) || !is_before(index, issued_)) return;
   if (answer == Answer::kDone) return complete_upto(index + 1);
 
-  // We went back already: this answer belongs to the round before.
+  // We went back already: this answer belongs to the round before. But who is not ready is left
+  // alone for as long as it says (9.7.5.2.8).
   const bool asks_again = answer == Answer::kNotReady || answer == Answer::kSilence;
-  if (asks_again && !is_before(index, cursor_)) return;
+  if (asks_again && !is_before(index, cursor_)) {
+    if (answer == Answer::kNotReady && index == done_) wait_for_receiver(now, rnr_timer);
+    return;
+  }
   complete_upto(index);
   if (!is_active() || done_ != index || at(index).status != Status::kSuccess) return;
   switch (answer) {
@@ -246,7 +250,12 @@ void SendWindow::retry_later(Answer answer, const Now& now, std::uint8_t rnr_tim
   if (rnr_left_ == 0) return fail_oldest(Status::kRnrRetryExceeded, Reason::kPeerNotReady);
   if (rnr_retry_ != kRetryWithoutLimit) --rnr_left_;
   go_back();
-  resume_at_ = now + rnr_delay(rnr_timer);
+  wait_for_receiver(now, rnr_timer);
+}
+
+void SendWindow::wait_for_receiver(const Now& now, std::uint8_t rnr_timer) {
+  const Instant until = now + rnr_delay(rnr_timer);
+  if (!resume_at_ || *resume_at_ < until) resume_at_ = until;
 }
 
 void SendWindow::go_back() {

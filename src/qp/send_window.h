@@ -189,6 +189,7 @@ class SendWindow {
   void fail_oldest(queues::Status status, Reason reason);
   void fail_locally(Entry& entry, queues::Status status, Reason reason);
   void retry_later(Answer answer, const Now& now, std::uint8_t rnr_timer);
+  void wait_for_receiver(const Now& now, std::uint8_t rnr_timer);
 
   void push(const Entry& entry, queues::Status status, Reason reason);
   void push_report(const Entry& entry, queues::Status status, Reason reason);

@@ -146,11 +146,12 @@ void Requester::take_answer(const wire::Packet& packet, std::span<const std::byt
     ++counters_.bad_answers;
     return;
   }
-  if (!bytes.empty() && !window.scatter(flight->index, offset, bytes)) return follow(window);
-  arrived_.add(packet.psn);
-  // Whoever answers this has executed all that came before it (9.7.5.1.1).
+  // Whoever answers this has executed all that came before it (9.7.5.1.1), also where the bytes
+  // cannot be placed.
+  const bool is_placed = bytes.empty() || window.scatter(flight->index, offset, bytes);
   acknowledged_ = later(acknowledged_, flight->first);
   evidence_ = later(evidence_, packet.psn.next());
+  if (is_placed) arrived_.add(packet.psn);
   advance(window, now);
 }
 

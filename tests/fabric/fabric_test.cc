@@ -3,6 +3,7 @@
 // everything wrong, and oracles that know what must come of it.
 //
 //   fabric_test --seed=N [--set="loss=0 nodes=2"]   one run, with some of its plan changed
+//   fabric_test --seed=N ... --trace=packets        and every packet of it
 //   fabric_test --from=N --seeds=M                  M runs; a failing one is made smaller
 //
 // coverage.txt says which pairs of state and event of a requester and a responder cannot be.
@@ -98,6 +99,12 @@ TEST(Fabric, HoldsTheRulesForEverySeed) {
     Plan plan = option("--set") ? Plan{} : plan_of(*seed);
     ASSERT_TRUE(change(option("--set").value_or(""), plan) && is_valid(plan));
     std::printf("%s\n", describe(plan).c_str());
+    if (option("--trace")) {
+      World world(*seed, plan);
+      world.watcher.is_tracing = true;
+      EXPECT_EQ(world.run().failure, "");
+      return;
+    }
     runs.run(*seed, plan);
     return;
   }

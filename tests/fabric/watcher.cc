@@ -2,6 +2,8 @@
 #include "watcher.h"
 
 #include <algorithm>
+#include <cinttypes>
+#include <cstdio>
 #include <string>
 
 #include "qp/operation.h"
@@ -93,7 +95,6 @@ void Direction::request_sent(const Packet& packet) {
     check_repeated(packet, *at);
     is_repeating_ = true;
   }
-  sent_upto_ = *at + 1;
 }
 
 void Direction::check_new(const Packet& packet) {
@@ -320,9 +321,6 @@ void Direction::take_acknowledge(const Packet& packet, std::size_t at) {
     note(is_new ? Answered::kNotReady : Answered::kNothingNew);
     if (!is_new) return;
     acknowledge_before(at);
-    // Of a packet that left before the last wait, and has not left again.
-    if (at >= sent_upto_) return;
-    sent_upto_ = at;
     // Answers before it come first; it will be said again.
     if (has_unanswered_before(at)) return;
     held_back_at_ = at;
@@ -378,7 +376,16 @@ void Watcher::watch(const Connection& connection) {
   ends_[connection.requester].responses = directions_.back().get();
 }
 
+void Watcher::trace(const char* what, const Packet& packet) const {
+  std::printf("%10" PRId64 " %s %06x %-36s PSN %u", failures_.now().nanoseconds() - 1'000'000'000,
+              what, packet.dest_qp.value, wire::name_of(packet.opcode), packet.psn.value());
+  if (packet.shape->aeth)
+    std::printf(" syndrome %02x MSN %u", packet.syndrome.value(), packet.msn.value());
+  std::printf("\n");
+}
+
 void Watcher::sent(const Packet& packet) {
+  if (is_tracing) trace("sent to", packet);
   const auto found = ends_.find(packet.dest_qp);
   if (found == ends_.end()) return failures_.add("on the wire: a packet for no queue pair");
   if (packet.shape->deth) return;
@@ -391,6 +398,7 @@ void Watcher::sent(const Packet& packet) {
 }
 
 void Watcher::delivered(const Packet& packet, bool is_marked) {
+  if (is_tracing) trace("taken by", packet);
   const auto found = ends_.find(packet.dest_qp);
   if (found == ends_.end() || packet.shape->deth) return;
   if (packet.shape->is_response || packet.shape->kind == Kind::kCongestionNotification) {

@@ -135,7 +135,6 @@ class Direction {
   std::optional<wire::OpcodeShape> message_;  // in progress
   std::uint32_t message_left_ = 0;            // bytes, of a WRITE
   std::size_t acknowledged_ = 0;              // PSNs before this
-  std::size_t sent_upto_ = 0;                 // what was sent last
   bool is_repeating_ = false;
   bool is_refused_ = false;
   std::optional<std::size_t> held_back_at_;
@@ -161,7 +160,11 @@ class Watcher {
   void delivered(const wire::Packet& packet, bool is_marked);
   const WireCoverage& coverage() const { return coverage_; }
 
+  bool is_tracing = false;  // prints every packet
+
  private:
+  void trace(const char* what, const wire::Packet& packet) const;
+
   // By the queue pair that packets are for: requests of one direction, answers of the other.
   struct Ends {
     Direction* requests = nullptr;

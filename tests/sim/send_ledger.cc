@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "send_ledger.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace verbena::sim {
@@ -131,7 +132,11 @@ void SendLedger::told(std::uint32_t index, Answer answer) {
   if (!active_ || index < done_ || index >= issued_) return;
   if (answer == Answer::kDone) return done_upto(index + 1);
   // Of a round that is over: it is being repeated already.
-  if ((answer == Answer::kSilence || answer == Answer::kNotReady) && index >= cursor_) return;
+  if ((answer == Answer::kSilence || answer == Answer::kNotReady) && index >= cursor_) {
+    if (answer == Answer::kNotReady && index == done_)
+      not_before_ = std::max(not_before_, failures_.now() + kRnrDelay);
+    return;
+  }
   done_upto(index);
   if (!active_) return;
   switch (answer) {
