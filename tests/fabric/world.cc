@@ -26,7 +26,8 @@ wire::Service service_of(qp::QpType type) {
   switch (type) {
     case qp::QpType::kUc: return wire::Service::kUc;
     case qp::QpType::kUd: return wire::Service::kUd;
-    case qp::QpType::kRc: break;
+    case qp::QpType::kRc:
+    case qp::QpType::kRawPacket: break;  // never here
   }
   return wire::Service::kRc;
 }
