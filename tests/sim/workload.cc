@@ -74,6 +74,7 @@ SendOpcode Workload::pick_opcode() {
     case qp::QpType::kRc: return kRc[random_.below(kRc.size())];
     case qp::QpType::kUc: return kRc[random_.below(6)];
     case qp::QpType::kUd: return kRc[random_.one_in(3) ? 2 : 0];
+    case qp::QpType::kRawPacket: break;  // never here
   }
   return SendOpcode::kSend;
 }
