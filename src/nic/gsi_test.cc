@@ -236,7 +236,7 @@ TEST_F(GsiTest, AWithdrawalOfWhatNeverCameIsForNobody) {
 TEST_F(GsiTest, NamesAreExclusive) {
   using enum ServiceNames::Claimed;
   // What was found a moment ago is believed without another look.
-  constexpr std::uint64_t service = kService + 6;
+  const std::uint64_t service = kService + 6;
   ServiceNames& names = gsi->names();
   const ServicePlace all{.service = service, .kind = ServicePlace::Kind::kAllIpv4};
   EXPECT_EQ(names.serve(place(service), gsi->slot()), kGone) << "not claimed yet";

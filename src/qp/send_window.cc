@@ -34,10 +34,6 @@ std::uint32_t ring_size(const SendWindow::Config& config) {
   return std::bit_ceil(std::max(1u, std::min(config.in_flight_max, config.queue->depth())));
 }
 
-bool is_inside(std::uint64_t offset, std::size_t size, std::uint64_t length) {
-  return offset <= length && size <= length - offset;
-}
-
 }  // namespace
 
 SendWindow::SendWindow(const Config& config)
@@ -378,67 +374,6 @@ void SendWindow::tell_lost_completion() {
   if (lost_told_) return;
   lost_told_ = true;
   config_.owner->window_failed(WindowFault::kCompletionLost);
-}
-
-// -- payload ------------------------------------------------------------------------------------
-
-Result<void, memory::RegionRefusal> SendWindow::gather(OpIndex op, std::uint64_t offset,
-                                                       std::span<std::byte> to) {
-  Entry* entry = find(op);
-  if (!entry) return refuse(memory::RegionRefusal::kNoSuchKey);
-  if (entry->shape->returns || !is_inside(offset, to.size(), entry->op.length))
-    return refuse(memory::RegionRefusal::kOutOfRange);
-  if (to.empty()) return {};
-  const SendWqe& copy = wqe(op.value());
-  if (copy.flags & queues::kInline) {
-    std::memcpy(to.data(), queues::SendQueue::inline_payload(copy).data() + offset, to.size());
-    return {};
-  }
-  auto result =
-      memory::gather(*config_.regions, config_.pd, queues::SendQueue::sges(copy), offset, to);
-  if (!result) fail_locally(*entry, Status::kLocalProtection, local_reason(result.error()));
-  return result;
-}
-
-Result<void, memory::RegionRefusal> SendWindow::scatter(OpIndex op, std::uint64_t offset,
-                                                        std::span<const std::byte> from) {
-  Entry* entry = find(op);
-  if (!entry) return refuse(memory::RegionRefusal::kNoSuchKey);
-  if (!entry->shape->returns) return refuse(memory::RegionRefusal::kOutOfRange);
-  if (!is_inside(offset, from.size(), entry->op.length)) {
-    fail_locally(*entry, Status::kBadResponse, Reason::kAnswerTooLong);
-    return refuse(memory::RegionRefusal::kOutOfRange);
-  }
-  if (from.empty()) return {};
-  auto result = memory::scatter(*config_.regions, config_.pd,
-                                queues::SendQueue::sges(wqe(op.value())), offset, from);
-  if (!result) fail_locally(*entry, Status::kLocalProtection, local_reason(result.error()));
-  return result;
-}
-
-std::optional<Sge> SendWindow::only_sge(OpIndex op) const {
-  const std::span<const Sge> sges =
-      find(op) ? queues::SendQueue::sges(wqe(op.value())) : std::span<const Sge>();
-  if (sges.size() != 1 || sges.front().length == 0) return std::nullopt;
-  return sges.front();
-}
-
-Result<std::size_t, memory::RegionRefusal> SendWindow::memory_of(OpIndex op, std::uint64_t offset,
-                                                                 std::uint64_t length,
-                                                                 std::span<memory::Extent> out) {
-  Entry* entry = find(op);
-  if (!entry || out.empty()) return refuse(memory::RegionRefusal::kNoSuchKey);
-  if (!is_inside(offset, length, entry->op.length))
-    return refuse(memory::RegionRefusal::kOutOfRange);
-  const SendWqe& copy = wqe(op.value());
-  if (copy.flags & queues::kInline) {
-    const std::span<std::byte> snapshot = wqe_room(op.value());
-    out[0] = {snapshot.data() + sizeof(SendWqe) + offset, length};
-    return 1;
-  }
-  const std::uint32_t access = entry->shape->returns ? std::uint32_t{memory::kLocalWrite} : 0;
-  const memory::ListRange range{queues::SendQueue::sges(copy), offset, length};
-  return memory::extents_of(*config_.regions, config_.pd, range, access, out);
 }
 
 // -- looking ------------------------------------------------------------------------------------

@@ -12,7 +12,6 @@ namespace verbena::queues {
 namespace {
 
 using ::testing::ElementsAre;
-using ::testing::IsEmpty;
 
 std::uint64_t now = 0;
 std::uint64_t count_up() { return ++now; }

@@ -47,28 +47,28 @@ TEST(Rules, AreLeftOutWhereTheyMeanNothing) {
 
 class RulesFile : public testing::Test {
  protected:
-  void SetUp() override { descriptor_ = mkstemp(path_.data()); }
+  void SetUp() override { descriptor = mkstemp(path.data()); }
   void TearDown() override {
-    close(descriptor_);
-    unlink(path_.c_str());
+    close(descriptor);
+    unlink(path.c_str());
   }
   void fill(std::string_view text) const {
-    ASSERT_EQ(write(descriptor_, text.data(), text.size()), static_cast<ssize_t>(text.size()));
+    ASSERT_EQ(write(descriptor, text.data(), text.size()), static_cast<ssize_t>(text.size()));
   }
-  std::string path_ = "/tmp/rules_test_XXXXXX";
-  int descriptor_ = -1;
+  std::string path = "/tmp/rules_test_XXXXXX";
+  int descriptor = -1;
 };
 
 TEST_F(RulesFile, NamesWhatIsWanted) {
   fill("# what is an rsocket\nbad line\n\niperf3 inet stream tcp\n* inet dgram udp");
-  const Rules rules(path_.c_str());
+  const Rules rules(path.c_str());
   EXPECT_TRUE(rules.want("iperf3", kTcp));
   EXPECT_FALSE(rules.want("iperf3", kTcp6));
   EXPECT_FALSE(rules.want("curl", kTcp));
   EXPECT_TRUE(rules.want("curl", kUdp));
 }
 
-TEST_F(RulesFile, ThatIsEmptyWantsNothing) { EXPECT_FALSE(Rules(path_.c_str()).want("a", kTcp)); }
+TEST_F(RulesFile, ThatIsEmptyWantsNothing) { EXPECT_FALSE(Rules(path.c_str()).want("a", kTcp)); }
 
 TEST(Rules, WithoutAFileAllStreamsAreWanted) {
   const Rules rules("/tmp/there/is/no/such/file");
