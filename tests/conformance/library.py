@@ -116,6 +116,17 @@ def is_bound(port):
     return False
 
 
+def is_listened_to(port):
+    """Whether an ordinary socket of TCP listens at the port."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind(("", port))
+        except OSError:
+            return True
+    return False
+
+
 def is_served(space, port):
     """Whether a process of ours listens for rdma_cm there: `tcp`, `udp` or `ib`."""
     service = f"@verbena/port/{PORT_SPACES[space] << 16 | port:016x}/"

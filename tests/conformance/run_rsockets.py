@@ -65,7 +65,9 @@ FILE_SIZE = 5_000_001
 
 def run_stream(variables, words, kind):
     host = {"ipv6": "::1", "gid": "::ffff:127.0.0.1"}.get(kind, HOST)
-    library.wait_for(lambda: not is_served("tcp", PORT), SECONDS)
+    # A server that forks listens by an ordinary socket, which its children hold a moment longer.
+    library.wait_for(
+        lambda: not is_served("tcp", PORT) and not library.is_listened_to(PORT), SECONDS)
     server = library.Program([*words.split(), "-b", host], variables)
     client = None
     try:
