@@ -24,8 +24,13 @@
 namespace verbena::fabric {
 namespace {
 
-constexpr std::uint64_t kFixedSeeds = 3000;  // the same ones in every run of the test
-constexpr std::uint64_t kFreshSeeds = 1000;  // and others every time
+#ifdef VERBENA_SANITIZED
+constexpr bool kIsSanitized = true;  // takes ten times as long
+#else
+constexpr bool kIsSanitized = false;
+#endif
+constexpr std::uint64_t kFixedSeeds = kIsSanitized ? 600 : 3000;  // the same ones in every run
+constexpr std::uint64_t kFreshSeeds = kIsSanitized ? 200 : 1000;  // and others every time
 
 std::optional<std::string> option(const std::string& name) {
   std::ifstream command_line("/proc/self/cmdline", std::ios::binary);
@@ -112,8 +117,10 @@ TEST(Fabric, HoldsTheRulesForEverySeed) {
   const bool is_good = runs.run_all(number("--from").value_or(1), seeds.value_or(kFixedSeeds));
   print(runs.coverage());
   if (seeds || !is_good) return;
-  expect_all_cells(runs.coverage());
-  expect_all_statuses(runs.statuses());
+  if (!kIsSanitized) {
+    expect_all_cells(runs.coverage());
+    expect_all_statuses(runs.statuses());
+  }
   const std::uint64_t fresh = KernelRandom().next() >> 32;
   std::printf("fresh seeds from %" PRIu64 " on\n", fresh);
   runs.run_all(fresh, kFreshSeeds);
