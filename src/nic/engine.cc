@@ -5,6 +5,7 @@
 #include <time.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "base/log.h"
 #include "nic/nic.h"
@@ -227,7 +228,7 @@ void Engine::drive() {
   }
   const std::uint32_t idle = idle_polls_.load(std::memory_order_relaxed) + 1;
   idle_polls_.store(idle, std::memory_order_relaxed);
-  if (idle >= kIdlePollsForNudge && (idle & (idle - 1)) == 0) nudge_peers();
+  if (idle >= kIdlePollsForNudge && std::has_single_bit(idle)) nudge_peers();
   // Whoever we wait for may be waiting for this core. With a core for everybody this returns at
   // once.
   if (idle >= kIdlePollsForYield && idle % kPollsBetweenYields == 0) sched_yield();
