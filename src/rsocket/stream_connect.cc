@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // Coming to a connection, and its end as the connection manager tells it.
 #include <fcntl.h>
+#include <infiniband/ib.h>
 #include <netinet/in.h>
 
 #include <algorithm>
@@ -36,6 +37,7 @@ socklen_t size_of(const sockaddr& address) {
   switch (address.sa_family) {
     case AF_INET: return sizeof(sockaddr_in);
     case AF_INET6: return sizeof(sockaddr_in6);
+    case AF_IB: return sizeof(sockaddr_ib);
     default: return sizeof(sockaddr_storage);
   }
 }
@@ -84,7 +86,7 @@ int StreamSocket::open_id() {
 int StreamSocket::bind(const sockaddr* address, socklen_t size) {
   const Lock held(lock);
   if (!address || size < sizeof(sa_family_t)) return EINVAL;
-  if (address->sa_family != AF_IB && size < size_of(*address)) return EINVAL;
+  if (size < size_of(*address)) return EINVAL;
   if (phase_ != Phase::kNew) return EINVAL;
   if (const int error = open_id()) return error;
   if (rdma_bind_addr(id_, const_cast<sockaddr*>(address)) != 0) return errno;
@@ -215,7 +217,7 @@ int StreamSocket::connect(const sockaddr* address, socklen_t size) {
 
 int StreamSocket::start_connecting(const sockaddr* address, socklen_t size) {
   if (!address || size < sizeof(sa_family_t) || size > sizeof target_) return EINVAL;
-  if (address->sa_family != AF_IB && size < size_of(*address)) return EINVAL;
+  if (size < size_of(*address)) return EINVAL;
   if (const int error = open_id()) return error;
   std::memcpy(&target_, address, size);
   if (rdma_resolve_addr(id_, nullptr, reinterpret_cast<sockaddr*>(&target_),
