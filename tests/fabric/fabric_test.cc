@@ -5,6 +5,7 @@
 //   fabric_test --seed=N [--set="loss=0 nodes=2"]   one run, with some of its plan changed
 //   fabric_test --seed=N ... --trace=packets        and every packet of it
 //   fabric_test --from=N --seeds=M                  M runs; a failing one is made smaller
+//                                                   (not so with --shrink=0)
 //
 // coverage.txt says which pairs of state and event of a requester and a responder cannot be.
 #include <gtest/gtest.h>
@@ -56,6 +57,7 @@ class Runs {
     if (verdict.failure.empty()) return true;
     ADD_FAILURE() << "fabric_test --seed=" << seed << " --set=\"" << describe(plan) << "\"\n"
                   << verdict.failure;
+    if (number("--shrink") == 0) return false;
     const Shrunk smaller = shrink(seed, plan);
     ADD_FAILURE() << "smaller: fabric_test --seed=" << smaller.seed << " --set=\""
                   << describe(smaller.plan) << "\"\n"
