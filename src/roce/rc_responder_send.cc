@@ -78,7 +78,8 @@ Wire::Sent RcResponder::send_answer(OwedAnswer& answer, qp::Responder& responder
   packet.payload_bytes = std::min(settings_.path_mtu, answer.length - offset);
   std::optional<qp::Refusal> refused;
   const Wire::Sent sent = wire_.transmit(packet, settings_.path, [&](std::span<std::byte> to) {
-    if (responder.must_choose()) {
+    // What answers FLUSH and ATOMIC WRITE touches nothing.
+    if (answer.length != 0 && responder.must_choose()) {
       if (const auto chosen = responder.choose_domain(answer.shared_queue); !chosen) {
         refused = chosen.error();
         return false;

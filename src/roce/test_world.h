@@ -4,7 +4,9 @@
 
 #include <gtest/gtest.h>
 
+#include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "memory/region_table.h"
@@ -18,6 +20,7 @@ inline constexpr std::uint32_t kTestQkey = 0x1234;
 
 struct EndOptions {
   qp::QpType type = qp::QpType::kRc;
+  bool is_xrc = false;  // the first end asks, the other one has the shared receive queues
   std::uint32_t path_mtu = 1024;
   std::size_t memory = 256 * 1024;
   std::uint32_t depth = 64;
@@ -37,6 +40,17 @@ struct EndOptions {
   std::function<std::unique_ptr<Congestion>()> when_agreed = [] { return nullptr; };
 };
 
+// The shared receive queues of an XRC domain.
+class TestQueues final : public qp::SharedQueues {
+ public:
+  std::optional<qp::SharedQueue> find(std::uint32_t number) override {
+    const auto found = queues.find(number);
+    if (found == queues.end()) return std::nullopt;
+    return found->second;
+  }
+  std::map<std::uint32_t, qp::SharedQueue> queues;
+};
+
 class TestEnd final : public qp::QpEvents, public Wire, public Paths {
  public:
   TestEnd(int number, Link& link, const EndOptions& options)
@@ -47,6 +61,9 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
         completions(4096, nullptr),
         receive_completions(4096, nullptr),
         pair({.type = options.type,
+              .xrc = !options.is_xrc ? qp::Xrc::kNo
+                     : number == 0   ? qp::Xrc::kInitiator
+                                     : qp::Xrc::kTarget,
               .number = self(),
               .pd = PdId{1},
               .receive_pd = PdId{1},
@@ -59,6 +76,7 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
               .send_completions = &completions,
               .receive_completions = &receive_completions,
               .shared_receives = nullptr,
+              .shared_queues = &shared_queues,
               .regions = &regions,
               .events = this}),
         congestion_(options.congestion()),
@@ -80,8 +98,8 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
         std::array<std::uint8_t, 4>{10, 0, 0, static_cast<std::uint8_t>(number + 1)});
   }
 
-  MemoryKey add_region(std::uint32_t access) {
-    return *regions.add({.pd = PdId{1},
+  MemoryKey add_region(std::uint32_t access, PdId pd = {1}) {
+    return *regions.add({.pd = pd,
                          .iova = address(0),
                          .access = access,
                          .extents = {{memory.data(), memory.size()}}});
@@ -158,6 +176,7 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
     move(qp::QpState::kReadyToReceive);
     path_ = {.source = gid_of(number_), .destination = gid_of(1 - number_)};
     engine = make_engine({.type = options_.type,
+                          .is_xrc = options_.is_xrc,
                           .self = self(),
                           .peer = peer(),
                           .path_mtu = options_.path_mtu,
@@ -232,6 +251,7 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
   memory::RegionTable regions{64, random, sections};
   queues::CompletionQueue completions;
   queues::CompletionQueue receive_completions;
+  TestQueues shared_queues;
   qp::QueuePair pair;
   std::unique_ptr<Engine> engine;
   std::vector<qp::QpEvent> events;
