@@ -168,6 +168,16 @@ TEST_F(RcLoss, NoNakFollowsAnRnrNak) {
   EXPECT_EQ(responder().naks, 0u);
 }
 
+TEST_F(RcLoss, NothingIsAskedForFromTheErrorState) {
+  world.near().post({.opcode = SendOpcode::kSend}, 0, 8);
+  world.near().turn();
+  InTransit packet = world.link.take();
+  world.far().receive(packet);  // there is no receive for it
+  world.far().pair.fail(qp::QpEvent::kFatal);
+  world.far().turn();
+  EXPECT_TRUE(world.link.is_empty());
+}
+
 TEST_F(RcLoss, ExecutesAnAtomicOnceWhoseAnswerIsLost) {
   warm_up();
   lose(1, 3, [](const wire::Packet& p) { return p.shape->kind == Kind::kAtomicAcknowledge; });

@@ -27,6 +27,8 @@ bool RcResponder::serve(qp::Responder& responder, qp::Budget& budget, const Now&
     answers_.clear();
     gaps_.clear();
     ack_due_ = false;
+    // A queue pair in the error state says nothing more but what brought it there.
+    if (refusal_ && refusal_->kind() == wire::AethKind::kRnrNak) refusal_.reset();
   }
   if (send_answers(responder, budget) == Progress::kMore) return true;
   if (send_gaps() == Progress::kMore) return true;
