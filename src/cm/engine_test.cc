@@ -447,6 +447,33 @@ TEST(CmEngine, CommandsThatDoNotFitChangeNothing) {
   EXPECT_TRUE(pair.a.story().stands());
 }
 
+TEST(CmEngine, ATimeoutHasFiveBits) {
+  World world;
+  Engine& engine = world[0].engine;
+  const Instant now = world.clock.now;
+  const wire::SidrReq asked{.service_id = kDatagramService};
+  EXPECT_TRUE(engine.resolve({}, asked, {.response_timeout = 31}, 0, now));
+  EXPECT_EQ(engine.resolve({}, asked, {.response_timeout = 32}, 0, now).error(), Refusal::kInvalid);
+}
+
+TEST(CmEngine, WhoHasAskedMayAskOnceMoreBeforeItKnows) {
+  // The passive end waits for a REQ that comes late, the active end only for packets.
+  Pair pair;
+  pair.a.habits.on_reply = Does::kReject;
+  pair.a.connect(pair.b);
+  pair.run(Duration::milliseconds(500));
+  EXPECT_TRUE(pair.b.story().had(EventKind::kRejected));
+  EXPECT_FALSE(pair.b.story().had(EventKind::kTimeWaitOver));
+  pair.run(Duration::seconds(2));
+  EXPECT_TRUE(pair.b.story().had(EventKind::kTimeWaitOver));
+
+  Pair other;
+  other.b.habits.on_request = Does::kReject;
+  other.a.connect(other.b);
+  other.run(Duration::milliseconds(500));
+  EXPECT_TRUE(other.a.story().had(EventKind::kTimeWaitOver));
+}
+
 TEST(CmEngine, ConnectionsHaveALimit) {
   World world(2, 1, {.connections_max = 3});
   world[1].listen();

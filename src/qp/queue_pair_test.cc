@@ -310,8 +310,14 @@ TEST(QueuePair, TellsThatItIsDrainedWhenAsked) {
 TEST(QueuePair, TellsThatCommunicationIsEstablished) {
   Pair pair;
   pair.move_to(QpState::kReadyToReceive);
+  EXPECT_TRUE(pair.qp.responder().awaits_first_message());
   EXPECT_TRUE(pair.qp.responder().begin_write({0}, 0, 0));
   EXPECT_THAT(pair.events, ElementsAre(QpEvent::kCommunicationEstablished));
+  EXPECT_FALSE(pair.qp.responder().awaits_first_message());
+
+  Pair ready;
+  ready.move_to(QpState::kReadyToSend);
+  EXPECT_FALSE(ready.qp.responder().awaits_first_message());
 }
 
 struct FaultCase {
@@ -379,6 +385,17 @@ TEST(QueuePair, FailsForGoodWhenACompletionIsLost) {
   EXPECT_EQ(pair.qp.state(), QpState::kError);
   EXPECT_THAT(pair.events, ElementsAre(QpEvent::kFatal));
   EXPECT_THAT(statuses(poll_all(pair.receives)), ElementsAre(Status::kFlushed));
+}
+
+TEST(QueuePair, TellsOfAFailureOnceInEachLife) {
+  Pair pair;
+  for (int life = 1; life <= 2; ++life) {
+    pair.move_to(QpState::kReadyToSend);
+    pair.qp.fail(QpEvent::kFatal);
+    pair.qp.fail(QpEvent::kFatal);
+    EXPECT_EQ(pair.events.size(), static_cast<std::size_t>(life));
+    pair.step(QpState::kReset, 0);
+  }
 }
 
 TEST(QueuePair, LosesNoReceiveThatIsPostedWhileItFails) {

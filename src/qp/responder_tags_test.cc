@@ -280,6 +280,14 @@ TEST_F(Tags, ARendezvousIsFetchedAndThePeerIsTold) {
   EXPECT_EQ(0U, qp.send_queue().used());
 }
 
+TEST_F(Tags, ARendezvousTakesNoMoreOnceItIsHere) {
+  add(1, 5000, 512);
+  ASSERT_FALSE(receive(rendezvous(1, 500)));
+  const std::array<std::byte, 8> more{};
+  EXPECT_FALSE(qp.responder().place(0, more));
+  EXPECT_FALSE(qp.responder().finish_receive({}));
+}
+
 TEST_F(Tags, ManyAreFetchedAFewAtATime) {
   constexpr std::uint64_t kCount = 30;
   for (std::uint64_t tag = 0; tag < kCount; ++tag) {

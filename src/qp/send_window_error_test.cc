@@ -220,6 +220,8 @@ TEST(SendWindow, GathersFromSgesAndFromInlineData) {
   EXPECT_FALSE(bench.window.gather(OpIndex(1), 17, some)) << "beyond the end";
   EXPECT_FALSE(bench.window.gather(OpIndex(1), ~0ull, some)) << "wraps";
   EXPECT_FALSE(bench.window.gather(OpIndex(2), 0, some)) << "no such operation";
+  EXPECT_FALSE(bench.window.memory_of(OpIndex(2), 0, 4, extents)) << "no such operation";
+  EXPECT_FALSE(bench.window.memory_of(OpIndex(0), 0, 4, {})) << "no room";
   EXPECT_FALSE(bench.window.scatter(OpIndex(0), 0, some)) << "not a READ";
   EXPECT_THAT(bench.faults, IsEmpty()) << "what a peer asks for in vain harms nobody";
 }

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <utility>
 
 #include "roce/test_world.h"
 
@@ -225,6 +226,24 @@ TEST_F(RcLoss, TakesTwoPacketsInTheWrongOrderWithoutANak) {
   EXPECT_GT(patient.far().rc().responder().counters().ahead, 0u);
   EXPECT_EQ(patient.far().rc().responder().counters().naks, 0u);
   EXPECT_EQ(patient.near().rc().requester().counters().repeated, 0u);
+}
+
+TEST_F(RcLoss, NamesAGapWhenItsPatienceIsOver) {
+  TestWorld patient(EndOptions{
+      .timeout = 12, .reorder_packets = 32, .reorder_patience = Duration::microseconds(5)});
+  patient.link.tap = [is_lost = false](int from, const wire::Packet& packet) mutable {
+    if (from != 0 || packet.opcode.code() != wire::Code::kWriteMiddle) return true;
+    return std::exchange(is_lost, true);
+  };
+  qp::SendRequest write = {.opcode = SendOpcode::kWrite,
+                           .remote_address = patient.far().address(0),
+                           .remote_key = patient.far().key};
+  patient.near().post(write, 0, kLong);
+  patient.run(kSoon);
+  EXPECT_EQ(patient.near().poll().size(), 1u);
+  EXPECT_EQ(patient.far().rc().responder().counters().naks, 1u);
+  EXPECT_EQ(patient.near().rc().requester().counters().naks, 1u);
+  EXPECT_EQ(patient.near().rc().requester().counters().timeouts, 0u);
 }
 
 TEST_F(RcLoss, SelectiveRepeatSendsOnlyWhatIsMissing) {

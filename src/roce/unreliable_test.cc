@@ -149,6 +149,11 @@ TEST_F(Ud, PutsTheIpHeadBeforeThePayload) {
   EXPECT_EQ(world.near().poll().size(), 3u);
 }
 
+TEST_F(Ud, AgreesWithNobody) {
+  EXPECT_FALSE(world.near().engine->has_agreed());
+  EXPECT_EQ(world.near().engine->sendings().packets, 0u);
+}
+
 TEST_F(Ud, DropsAnotherQkey) {
   world.far().post_receive(1, 0, 140);
   send(100, kTestQkey + 1);
