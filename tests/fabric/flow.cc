@@ -18,9 +18,10 @@ using queues::Status;
 namespace {
 
 constexpr std::array kReliableOpcodes{
-    SendOpcode::kSend,     SendOpcode::kSendWithImmediate,  SendOpcode::kWrite,
-    SendOpcode::kWrite,    SendOpcode::kWriteWithImmediate, SendOpcode::kRead,
-    SendOpcode::kFetchAdd, SendOpcode::kCompareSwap,        SendOpcode::kFlush};
+    SendOpcode::kSend,       SendOpcode::kSendWithImmediate,  SendOpcode::kWrite,
+    SendOpcode::kWrite,      SendOpcode::kWriteWithImmediate, SendOpcode::kRead,
+    SendOpcode::kFetchAdd,   SendOpcode::kCompareSwap,        SendOpcode::kFlush,
+    SendOpcode::kAtomicWrite};
 constexpr std::size_t kUnreliableOpcodes = 5;  // of these
 constexpr std::uint32_t kPostedMax = 40;
 constexpr std::uint32_t kReceivesMax = 24;
@@ -29,8 +30,11 @@ bool is_atomic(SendOpcode opcode) {
   return opcode == SendOpcode::kFetchAdd || opcode == SendOpcode::kCompareSwap;
 }
 bool is_write(SendOpcode opcode) {
-  return opcode == SendOpcode::kWrite || opcode == SendOpcode::kWriteWithImmediate;
+  return opcode == SendOpcode::kWrite || opcode == SendOpcode::kWriteWithImmediate ||
+         opcode == SendOpcode::kAtomicWrite;
 }
+// Eight bytes, aligned.
+bool is_word(SendOpcode opcode) { return is_atomic(opcode) || opcode == SendOpcode::kAtomicWrite; }
 bool takes_receive(SendOpcode opcode) {
   return opcode == SendOpcode::kSend || opcode == SendOpcode::kSendWithImmediate ||
          opcode == SendOpcode::kWriteWithImmediate;
@@ -46,8 +50,11 @@ std::uint64_t word_at(std::span<const std::byte> bytes) {
 }  // namespace
 
 Flow::Flow(World& world, Pair& from, Pair& to)
-    : world_(world), from_(from), to_(to), left_(world.plan.operations) {
-  if (!from.is_reliable()) return;
+    : world_(world),
+      from_(from),
+      to_(to),
+      left_(from.sends_requests() ? world.plan.operations : 0) {
+  if (!from.is_reliable() || left_ == 0) return;
   swap_word_ = to.home().carve(8);
   if (!swap_word_) return;
   std::ranges::fill(to.home().bytes(*swap_word_, 8), std::byte{0});
@@ -71,7 +78,12 @@ void Flow::step() {
 void Flow::post_receives() {
   if (to_.home().is_paused() || to_.is_stopped()) return;
   if (world_.plan.receiver_storm && !world_.random.one_in(8)) return;
-  Receives& receives = to_.posted_receives();
+  for (unsigned queue = 0; queue < to_.queues(); ++queue)
+    post_receives(queue);
+}
+
+void Flow::post_receives(unsigned queue) {
+  Receives& receives = to_.receives_of(queue);
   // A queue pair that fails in a message takes its receive along.
   const bool is_starved =
       receives.rooms.empty() && receives.size() == 0 && messages_received_ < messages_posted_;
@@ -80,7 +92,7 @@ void Flow::post_receives() {
       receives.rooms.push_back(*room);
   }
   while (!receives.rooms.empty() && receives.size() < kReceivesMax && !world_.random.one_in(3)) {
-    to_.post_receive(receives.rooms.front());
+    to_.post_receive(queue, receives.rooms.front());
     receives.rooms.pop_front();
   }
 }
@@ -111,7 +123,7 @@ Flow::Operation Flow::choose() {
   operation.length = static_cast<std::uint32_t>(random.below(world_.plan.size_max + 1));
   if (random.one_in(3)) operation.length %= 300;
   if (from_.is_datagram()) operation.length = std::min(operation.length, world_.plan.path_mtu);
-  if (is_atomic(operation.opcode)) operation.length = 8;
+  if (is_word(operation.opcode)) operation.length = 8;
   if (operation.opcode == SendOpcode::kFlush) operation.length = 0;
   // Only a completion at the end tells that the rest are done.
   operation.is_signaled = !world_.plan.unsignaled || left_ == 0 || from_.is_datagram() ||
@@ -120,7 +132,8 @@ Flow::Operation Flow::choose() {
                              operation.opcode == SendOpcode::kWriteWithImmediate;
   if (has_immediate) operation.immediate = static_cast<std::uint32_t>(operation.id);
   operation.is_message = takes_receive(operation.opcode);
-  if (room) to_.posted_receives().rooms.push_back(*room);
+  if (from_.is_extended()) operation.queue = static_cast<unsigned>(random.below(kQueues));
+  if (room) to_.receives_of(operation.queue).rooms.push_back(*room);
   operation.source = static_cast<std::uint32_t>(random.below(kSourceBytes - operation.length));
   return operation;
 }
@@ -129,7 +142,7 @@ void Flow::aim(Operation& operation) {
   const bool may_revoke = world_.plan.revokes != 0;
   if (is_write(operation.opcode) || comes_back(operation.opcode)) {
     operation.place = place_of(operation).carve(operation.length);
-    if (!operation.place && is_atomic(operation.opcode)) {
+    if (!operation.place && is_word(operation.opcode)) {
       operation.opcode = SendOpcode::kFlush;
       operation.length = 0;
     } else if (!operation.place) {
@@ -144,10 +157,23 @@ void Flow::aim(Operation& operation) {
 }
 
 void Flow::spoil(Operation& operation) {
-  if (is_atomic(operation.opcode))
+  const bool touches = operation.length > 0 && operation.place;
+  if (from_.is_extended() && world_.random.one_in(3))
+    operation.spoiled = touches && !operation.is_message && world_.random.one_in(2)
+                            ? Spoiled::kAnothersQueue
+                            : Spoiled::kMissingQueue;
+  else if (is_word(operation.opcode))
     operation.spoiled = world_.random.one_in(2) ? Spoiled::kAlignment : Spoiled::kKey;
   else if (operation.opcode == SendOpcode::kRead || is_write(operation.opcode))
     operation.spoiled = operation.length > 0 ? Spoiled::kKey : Spoiled::kNo;
+  else if (operation.opcode == SendOpcode::kFlush)
+    operation.spoiled = Spoiled::kKey;
+}
+
+std::uint32_t Flow::queue_of(const Operation& operation) {
+  if (operation.spoiled == Spoiled::kMissingQueue) return kUnknownQueue;
+  if (operation.spoiled == Spoiled::kAnothersQueue) return kForeignQueue;
+  return kFirstQueue + operation.queue;
 }
 
 void Flow::submit(const Operation& operation) {
@@ -175,9 +201,16 @@ void Flow::submit(const Operation& operation) {
     request.swap = ++swaps_;
   }
   if (operation.opcode == SendOpcode::kFlush) {
-    request.remote_address = there.address(0);
-    request.flush = {.length = 64, .global_visibility = true};
+    const std::uint64_t from = world_.random.below(kNodeMemory);
+    // Of nothing no key is looked at.
+    const std::uint64_t least = operation.spoiled == Spoiled::kKey ? 1 : 0;
+    const std::uint64_t length = least + world_.random.below(kNodeMemory - from + 1 - least);
+    request.remote_address = there.address(static_cast<std::uint32_t>(from));
+    request.flush = {.length = static_cast<std::uint32_t>(length),
+                     .global_visibility = true,
+                     .whole_region = world_.random.one_in(4)};
   }
+  if (from_.is_extended()) request.shared_queue = queue_of(operation);
   if (operation.spoiled == Spoiled::kAlignment) request.remote_address += 4;
   if (comes_back(operation.opcode)) local = operation.place.value_or(0);
   if (from_.is_datagram()) {
@@ -228,11 +261,23 @@ void Flow::completed(const Completion& completion) {
 // know.
 void Flow::conclude() {
   if (from_.can_send() || from_.is_lost() || from_.home().is_paused()) return;
+  if (!from_.home().sends.empty()) return;
   left_ = 0;
+  if (from_.home().sends.is_overrun()) return forget();
   for (; reported_ < all_.size(); ++reported_) {
     if (all_[reported_].is_signaled || has_failed_) return fail("never completed");
     end(all_[reported_], Status::kSuccess);
   }
+}
+
+// The completion queue was full: how the rest ended is lost, and the queue pair has failed.
+void Flow::forget() {
+  const bool is_known =
+      has_failed_ || from_.was_told_to_stop() || from_.has_event(qp::QpEvent::kFatal) ||
+      from_.has_event(qp::QpEvent::kAccessError) || from_.has_event(qp::QpEvent::kRequestError);
+  if (reported_ < all_.size() && !is_known) fail("completions were lost, and nobody was told");
+  has_failed_ |= reported_ < all_.size();
+  reported_ = all_.size();
 }
 
 void Flow::end(Operation& operation, Status status) {
@@ -240,6 +285,9 @@ void Flow::end(Operation& operation, Status status) {
     operation.state = State::kDone;
     if (has_failed_) fail("success after a failure");
     if (operation.spoiled != Spoiled::kNo && from_.is_reliable()) fail("success of what cannot be");
+    // What came before is where it should be.
+    if (operation.opcode == SendOpcode::kFlush)
+      check_earlier(static_cast<std::size_t>(&operation - all_.data()));
     return check_result(operation);
   }
   const bool is_flush = status == Status::kFlushed;
@@ -267,22 +315,25 @@ bool Flow::is_excused(const Operation& operation, Status status) const {
     case Status::kRetryExceeded: return is_silence_excused();
     case Status::kRnrRetryExceeded: return world_.plan.rnr_retry < 7 && operation.is_message;
     case Status::kRemoteAccess:
-      return operation.spoiled == Spoiled::kKey ||
+      return operation.spoiled == Spoiled::kKey || operation.spoiled == Spoiled::kAnothersQueue ||
              (operation.uses_revocable_there && to_.home().is_revoked());
-    case Status::kRemoteInvalidRequest: return operation.spoiled == Spoiled::kAlignment;
+    case Status::kRemoteInvalidRequest:
+      return operation.spoiled == Spoiled::kAlignment ||
+             operation.spoiled == Spoiled::kMissingQueue;
     case Status::kLocalProtection:
       return operation.uses_revocable_here && from_.home().is_revoked();
     // It was told to stop, or refused a request of the peer.
     case Status::kFlushed:
-      return from_.was_told_to_stop() || from_.has_event(qp::QpEvent::kAccessError) ||
+      return from_.was_told_to_stop() || from_.has_event(qp::QpEvent::kFatal) ||
+             from_.has_event(qp::QpEvent::kAccessError) ||
              from_.has_event(qp::QpEvent::kRequestError);
+    case Status::kRemoteOperation: return to_.home().receives.is_overrun();
     case Status::kSuccess:
     case Status::kLocalLength:
     case Status::kLocalQpOperation:
     case Status::kWindowBind:
     case Status::kBadResponse:
     case Status::kLocalAccess:
-    case Status::kRemoteOperation:
     case Status::kTagOperation:
     case Status::kRendezvousIncomplete:
     case Status::kFatal: break;
@@ -332,7 +383,10 @@ std::optional<std::size_t> Flow::next_message(const Completion& completion,
 }
 
 void Flow::received(const Completion& completion) {
-  Receives& posted = to_.posted_receives();
+  unsigned queue = 0;
+  while (queue + 1 < to_.queues() && !to_.receives_of(queue).is_waiting(completion.wr_id))
+    ++queue;
+  Receives& posted = to_.receives_of(queue);
   const bool is_in_order = to_.has_shared_receives() || posted.is_oldest(completion.wr_id);
   if (!is_in_order) return fail("a receive completed out of order");
   const auto slot = posted.completed(completion.wr_id);
@@ -343,6 +397,7 @@ void Flow::received(const Completion& completion) {
   }
   const auto message = next_message(completion, *slot);
   if (!message) return fail("a message that was not sent, or not now");
+  if (all_[*message].queue != queue) return fail("a message in another queue");
   ++messages_received_;
   seen_ = *message + 1;
   if (to_.is_reliable()) check_earlier(*message);
@@ -368,7 +423,7 @@ void Flow::check_earlier(std::size_t upto) {
   for (; checked_ <= upto; ++checked_) {
     const Operation& operation = all_[checked_];
     if (!is_write(operation.opcode) || !operation.place) continue;
-    if (!has_arrived(operation)) fail("a WRITE before a message is not there");
+    if (!has_arrived(operation)) fail("a WRITE before a message or FLUSH is not there");
   }
 }
 
@@ -380,10 +435,13 @@ bool Flow::is_settled() const {
   return left_ == 0;
 }
 
+void Flow::check_arrived() const {
+  if (!from_.is_alive() || !from_.is_reliable() || has_failed_ || !to_.is_alive()) return;
+  if (messages_received_ != messages_posted_) fail("a message is missing");
+  world_.watcher.check_at_rest(to_.number());
+}
+
 void Flow::finish() {
-  if (!from_.is_lost() && from_.is_reliable() && !has_failed_ && to_.is_alive() &&
-      messages_received_ != messages_posted_)
-    fail("a message is missing");
   for (const Operation& operation : all_)
     settle(operation);
   if (swap_word_ && !to_.is_lost()) {

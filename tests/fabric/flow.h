@@ -25,13 +25,21 @@ class Flow {
   void conclude();
   // Everything was posted, and has ended; or nobody is left to do so.
   bool is_settled() const;
+  // Both ends live and have nothing to do: every message is where it should be.
+  void check_arrived() const;
   // Nothing happens any more: all of it is where it should be.
   void finish();
 
  private:
   enum class State : std::uint8_t { kPosted, kDone, kFailed, kFlushed };
   // What is asked for, besides a good thing.
-  enum class Spoiled : std::uint8_t { kNo, kKey, kAlignment };
+  enum class Spoiled : std::uint8_t {
+    kNo,
+    kKey,
+    kAlignment,
+    kMissingQueue,   // XRC: a shared receive queue that is not there
+    kAnothersQueue,  // one of a protection domain that may not touch this
+  };
 
   struct Operation {
     std::uint64_t id = 0;
@@ -47,15 +55,19 @@ class Flow {
     std::optional<std::uint64_t> result{};  // that an atomic must give
     std::optional<std::uint32_t> immediate{};
     bool is_message = false;  // takes a receive
+    unsigned queue = 0;       // which of the peer's
   };
 
   void post();
   Operation choose();
   void aim(Operation& operation);
   void spoil(Operation& operation);
+  static std::uint32_t queue_of(const Operation& operation);
   void submit(const Operation& operation);
   void post_receives();
+  void post_receives(unsigned queue);
 
+  void forget();
   void end(Operation& operation, queues::Status status);
   bool is_excused(const Operation& operation, queues::Status status) const;
   bool is_silence_excused() const;

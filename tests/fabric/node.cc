@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/assert.h"
+#include "manager.h"
 #include "pair.h"
 #include "wire/icrc.h"
 #include "wire/packet.h"
@@ -16,15 +17,22 @@ namespace verbena::fabric {
 namespace {
 
 constexpr std::uint32_t kGap = 16;
+constexpr std::uint32_t kForeignDomains = 1000;
 constexpr std::uint32_t kAllAccess = memory::kLocalWrite | memory::kRemoteWrite |
                                      memory::kRemoteRead | memory::kRemoteAtomic |
                                      memory::kFlushGlobal;
+
+std::uint32_t room_for_completions(const Plan& plan, unsigned number) {
+  return number + 1 == plan.nodes ? plan.completions : Plan{}.completions;
+}
 
 }  // namespace
 
 Node::Node(World& world, unsigned number)
     : pd{number + 1},
       regions(8, world.random, sections),
+      sends(room_for_completions(world.plan, number), nullptr),
+      receives(room_for_completions(world.plan, number), nullptr),
       world_(world),
       number_(number),
       base_((std::uint64_t{number} + 1) << 32),
@@ -43,7 +51,10 @@ Node::Node(World& world, unsigned number)
     VERBENA_ASSERT(added.has_value());
     *which = *added;
   }
+  if (world.plan.managed) manager = std::make_unique<Manager>(world, *this);
 }
+
+Node::~Node() = default;
 
 Gid Node::gid_of(unsigned number, bool is_ipv6) {
   const auto low = static_cast<std::uint8_t>(number + 1);
@@ -97,6 +108,7 @@ void Node::pause_until(Instant when) {
       take(frame);
     for (const auto& [number, pair] : pairs_)
       pair->drive();
+    if (manager) manager->pump();
   });
 }
 
@@ -126,7 +138,9 @@ void Node::take(Frame& frame) {
     arrival.ip.traffic_class = frame.is_marked ? 3 : frame.is_ecn_capable ? 2 : 0;
     const auto packet = wire::parse(frame.bytes);
     world_.failures.check(packet.has_value(), "a packet of ours cannot be read");
-    if (Pair* const pair = packet ? find(packet->dest_qp) : nullptr) {
+    if (packet && manager && packet->dest_qp == kManagementQp) {
+      manager->receive(*packet, frame.from);
+    } else if (Pair* const pair = packet ? find(packet->dest_qp) : nullptr) {
       world_.watcher.delivered(*packet, frame.is_marked);
       pair->receive(*packet, arrival);
     }
@@ -150,9 +164,19 @@ void Node::poll() {
   }
 }
 
+void Node::poll_sometimes() {
+  if (sends.capacity() == Plan{}.completions || world_.random.one_in(4)) poll();
+}
+
 Pair* Node::find(QpNum number) const {
   const auto found = pairs_.find(number);
   return found == pairs_.end() ? nullptr : found->second;
+}
+std::optional<qp::SharedQueue> Node::find(std::uint32_t shared_queue) {
+  const std::uint32_t index = shared_queue - kFirstQueue;
+  if (index < kQueues) return qp::SharedQueue{&shared[index].queue, &receives, pd};
+  if (shared_queue != kForeignQueue) return std::nullopt;
+  return qp::SharedQueue{&foreign_, &receives, PdId{pd.value + kForeignDomains}};
 }
 void Node::add(Pair& pair) { pairs_.emplace(pair.number(), &pair); }
 

@@ -3,16 +3,19 @@
 // finds the queue pair for a packet.
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
 #include <map>
+#include <memory>
 #include <optional>
 #include <span>
 #include <vector>
 
 #include "memory/region_table.h"
 #include "network.h"
+#include "qp/responder.h"
 #include "queues/completion_queue.h"
 #include "queues/work_queue.h"
 #include "receives.h"
@@ -21,6 +24,7 @@
 
 namespace verbena::fabric {
 
+class Manager;
 class Pair;
 class World;
 
@@ -29,11 +33,25 @@ inline constexpr std::uint32_t kReserveBytes = 64 * 1024;        // at its end, 
 inline constexpr std::uint32_t kSourceBytes = 16 * 1024;         // at the beginning; never written
 inline constexpr std::uint32_t kSharedWord = kSourceBytes + 64;  // atomics of everybody
 
-class Node {
+// Of XRC: shared receive queues are known to the peer by number (annex A14). The last one is of
+// another protection domain, and nobody posts to it.
+inline constexpr std::uint32_t kFirstQueue = 0x700;
+inline constexpr std::uint32_t kQueues = 2;
+inline constexpr std::uint32_t kForeignQueue = kFirstQueue + kQueues;
+inline constexpr std::uint32_t kUnknownQueue = kForeignQueue + 1;
+
+struct SharedReceives {
+  queues::ReceiveQueue queue{256, 2};
+  Receives posted{};
+};
+
+class Node final : public qp::SharedQueues {
  public:
   Node(World& world, unsigned number);
+  ~Node();
 
   unsigned number() const { return number_; }
+  std::uint64_t guid() const { return number_ + 1; }
   static Gid gid_of(unsigned number, bool is_ipv6);
   static std::optional<unsigned> number_of(const Gid& gid);
 
@@ -64,17 +82,20 @@ class Node {
   bool is_dead() const { return is_dead_; }
   // The program takes what has completed.
   void poll();
+  void poll_sometimes();  // seldom, where there is little room for what completes
+  bool has_overrun() const { return sends.is_overrun() || receives.is_overrun(); }
 
   Pair* find(QpNum number) const;
+  std::optional<qp::SharedQueue> find(std::uint32_t shared_queue) override;
   void add(Pair& pair);
 
   const PdId pd;
   memory::SectionList sections;  // one thread: nobody to wait for
   memory::RegionTable regions;
-  queues::CompletionQueue sends{8192, nullptr};
-  queues::CompletionQueue receives{8192, nullptr};
-  queues::ReceiveQueue shared{256, 2};
-  Receives shared_posted;
+  queues::CompletionQueue sends;
+  queues::CompletionQueue receives;
+  std::array<SharedReceives, kQueues> shared;  // who has no number for them uses the first
+  std::unique_ptr<Manager> manager;            // where connections are made by one
   MemoryKey key{};
   MemoryKey revocable{};
 
@@ -96,6 +117,7 @@ class Node {
   std::vector<std::byte> at_revocation_;
   std::uint32_t next_place_ = kSharedWord + 64;
   std::map<QpNum, Pair*> pairs_;
+  queues::ReceiveQueue foreign_{1, 1};
   Instant paused_until_;
   std::deque<Frame> buffered_;
   bool is_dead_ = false;

@@ -2,6 +2,7 @@
 #include "pair.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "flow.h"
 #include "roce/dcqcn.h"
@@ -32,10 +33,12 @@ Pair::Pair(World& world, Node& home, const PairOptions& options)
     : world_(world),
       home_(home),
       options_(options),
-      shares_(world.plan.shared_receives != 0),
+      shares_(options.xrc == qp::Xrc::kTarget ||
+              (world.plan.shared_receives != 0 && options.xrc == qp::Xrc::kNo)),
       path_{.source = Node::gid_of(home.number(), world.plan.ipv6),
             .destination = Node::gid_of(options.peer_node, world.plan.ipv6)},
       pair_({.type = options.type,
+             .xrc = options.xrc,
              .number = options.number,
              .pd = home.pd,
              .receive_pd = home.pd,
@@ -47,7 +50,9 @@ Pair::Pair(World& world, Node& home, const PairOptions& options)
              .receive_sge_max = 2,
              .send_completions = &home.sends,
              .receive_completions = &home.receives,
-             .shared_receives = shares_ ? &home.shared : nullptr,
+             .shared_receives =
+                 shares_ && options.xrc == qp::Xrc::kNo ? &home.shared[0].queue : nullptr,
+             .shared_queues = &home,
              .regions = &home.regions,
              .events = this,
              .datagram_max = world.plan.path_mtu}) {
@@ -92,8 +97,10 @@ void Pair::connect() {
                                                        : connected);
   engine_ = roce::make_engine(
       {.type = options_.type,
+       .is_xrc = is_extended(),
        .self = options_.number,
        .peer = options_.peer,
+       .pkey = pkey_of(plan),
        .path_mtu = plan.path_mtu,
        .path = path_,
        .in_flight = {.packets = plan.packets_in_flight, .bytes = plan.kib_in_flight * 1024},
@@ -113,6 +120,7 @@ void Pair::connect() {
 
 void Pair::receive(const wire::Packet& packet, const roce::Arrival& arrival) {
   if (is_stopped()) return;
+  if (std::exchange(tells_packet_, false)) world_.heard(*this);
   engine_->receive(packet, arrival, pair_.window(), pair_.responder(), world_.clock.now());
   // Others of the batch may come first.
   world_.clock.after(Duration::nanoseconds(50), [this] { drive(); });
@@ -171,6 +179,12 @@ roce::Wire::Sent Pair::transmit(const roce::Outgoing& outgoing, const roce::Path
   const auto packet = wire::parse(frame.bytes);
   world_.failures.check(packet.has_value(), "a packet that cannot be read");
   if (packet) world_.watcher.sent(*packet);
+  // In the error state only what brought it there is refused.
+  const bool refuses = packet && packet->shape->aeth &&
+                       packet->syndrome.kind() == wire::AethKind::kNak &&
+                       packet->syndrome.nak_code() != wire::NakCode::kPsnSequenceError;
+  world_.failures.check(!is_stopped() || refuses, "a packet from a queue pair in the error state",
+                        options_.number.value);
   world_.network.send(std::move(frame), now);
   return Sent::kSent;
 }
@@ -184,7 +198,17 @@ void Pair::completed(const queues::Completion& completion) {
     outgoing_->completed(completion);
 }
 
-Receives& Pair::posted_receives() { return shares_ ? home_.shared_posted : own_posted_; }
+unsigned Pair::queues() const {
+  switch (options_.xrc) {
+    case qp::Xrc::kNo: return 1;
+    case qp::Xrc::kInitiator: return 0;
+    case qp::Xrc::kTarget: return kQueues;
+  }
+  return 0;
+}
+Receives& Pair::receives_of(unsigned queue) {
+  return shares_ ? home_.shared[queue].posted : own_posted_;
+}
 
 std::optional<ReceiveSlot> Pair::room_for_receive(Node::Carve from) {
   // A shared one may get a datagram with its GRH.
@@ -194,16 +218,21 @@ std::optional<ReceiveSlot> Pair::room_for_receive(Node::Carve from) {
   return ReceiveSlot{*place, room};
 }
 
-void Pair::post_receive(const ReceiveSlot& slot) {
+void Pair::post_receive(unsigned queue, const ReceiveSlot& slot) {
   const std::uint64_t id = world_.next_id();
   const auto first = static_cast<std::uint32_t>(world_.random.below(slot.room + 1));
   const std::uint64_t address = home_.address(slot.place);
   const std::array<Sge, 2> sges{
       {{address, first, home_.key}, {address + first, slot.room - first, home_.key}}};
-  const bool is_posted =
-      shares_ ? !home_.shared.post(id, sges) : pair_.post_receive(id, sges).has_value();
+  const bool is_posted = shares_ ? !home_.shared[queue].queue.post(id, sges)
+                                 : pair_.post_receive(id, sges).has_value();
   world_.failures.check(is_posted, "a good receive was refused");
-  posted_receives().posted(id, slot);
+  receives_of(queue).posted(id, slot);
+}
+
+void Pair::settle_receives() {
+  for (const auto& [id, slot] : own_posted_.waiting())
+    home_.settle(slot.place, slot.room);
 }
 
 void Pair::stop() {

@@ -23,6 +23,7 @@ inline constexpr std::uint32_t kQkey = 0x11223344;
 // What its maker decides.
 struct PairOptions {
   qp::QpType type = qp::QpType::kRc;
+  qp::Xrc xrc = qp::Xrc::kNo;
   QpNum number{};
   QpNum peer{};
   unsigned peer_node = 0;
@@ -42,18 +43,26 @@ class Pair final : public qp::QpEvents, public roce::Wire, public roce::Paths {
   void completed(const queues::Completion& completion);
   bool post(const qp::SendRequest& request) { return pair_.post_send(request).has_value(); }
   std::optional<ReceiveSlot> room_for_receive(Node::Carve from = Node::Carve::kPlain);
-  void post_receive(const ReceiveSlot& slot);
+  // Receive queues: its own, a shared one, or for XRC those of its node.
+  unsigned queues() const;
+  Receives& receives_of(unsigned queue);
+  void post_receive(unsigned queue, const ReceiveSlot& slot);
+  // Nobody knows what became of those that have not completed.
+  void settle_receives();
   // Flushes what is left.
   void stop();
   void lost() { is_lost_ = true; }
+  // The next packet is told to the connection manager.
+  void tell_first_packet() { tells_packet_ = true; }
 
   void join(Flow& outgoing, Flow& incoming) {
     outgoing_ = &outgoing;
     incoming_ = &incoming;
   }
   Node& home() { return home_; }
-  Receives& posted_receives();
   bool has_shared_receives() const { return shares_; }
+  bool is_extended() const { return options_.xrc != qp::Xrc::kNo; }
+  bool sends_requests() const { return options_.xrc != qp::Xrc::kTarget; }
   const PairOptions& options() const { return options_; }
   QpNum number() const { return options_.number; }
   bool is_lost() const { return is_lost_; }  // with its node
@@ -94,6 +103,7 @@ class Pair final : public qp::QpEvents, public roce::Wire, public roce::Paths {
   bool had_no_room_ = false;
   bool is_lost_ = false;
   bool told_to_stop_ = false;
+  bool tells_packet_ = false;
 };
 
 }  // namespace verbena::fabric

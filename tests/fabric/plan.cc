@@ -18,8 +18,12 @@ constexpr std::array kKnobs{
     Knob{"size_max", &Plan::size_max, 64},
     Knob{"service", &Plan::service, kReliable, false},
     Knob{"lives", &Plan::lives, 1},
+    Knob{"managed", &Plan::managed, 0},
+    Knob{"thinking_us", &Plan::thinking_us, 0},
+    Knob{"rejects", &Plan::rejects, 0},
     Knob{"path_mtu", &Plan::path_mtu, 256, false},
     Knob{"ipv6", &Plan::ipv6, 0},
+    Knob{"partition_key", &Plan::partition_key, 0x7FFF, false},
     Knob{"packets_in_flight", &Plan::packets_in_flight, 64},
     Knob{"kib_in_flight", &Plan::kib_in_flight, 64, false},
     Knob{"reads_max", &Plan::reads_max, 4},
@@ -51,6 +55,7 @@ constexpr std::array kKnobs{
     Knob{"receiver_storm", &Plan::receiver_storm, 0},
     Knob{"bad_requests", &Plan::bad_requests, 0},
     Knob{"revokes", &Plan::revokes, 0},
+    Knob{"completions", &Plan::completions, 8192, false},
     Knob{"stops", &Plan::stops, 0},
 };
 
@@ -77,6 +82,7 @@ void plan_network(SeededRandom& random, Plan& plan) {
 void plan_transport(SeededRandom& random, Plan& plan) {
   plan.path_mtu = 256u << pick(random, 5);
   plan.ipv6 = pick(random, 2);
+  if (random.one_in(4)) plan.partition_key = 1 + pick(random, 0x7FFE);
   plan.packets_in_flight = 1 + pick(random, 128);
   plan.kib_in_flight = 1u << pick(random, 8);
   plan.reads_max = 1 + pick(random, 8);
@@ -130,11 +136,17 @@ Plan plan_of(std::uint64_t seed) {
   plan.operations = 4 + pick(random, random.one_in(4) ? 40 : 12);
   plan.size_max = random.one_in(4) ? 8192 : 16 + pick(random, 3000);
   const auto service = random.below(10);
-  plan.service = service < 6 ? kReliable : kUnreliable + pick(random, 3);
+  plan.service = service < 5 ? kReliable : kUnreliable + pick(random, 4);
   plan.lives = 1 + pick(random, 2);
+  if (random.one_in(3)) {
+    plan.managed = 1;
+    plan.thinking_us = random.one_in(3) ? 1u << pick(random, 12) : 0;
+    plan.rejects = random.one_in(8) ? 1 : 0;
+  }
   plan_transport(random, plan);
   plan_network(random, plan);
   plan_mischief(random, plan);
+  if (random.one_in(12)) plan.completions = 1 + pick(random, 24);
   if (plan.service == kAnyService) plan.shared_receives = 0;
   return plan;
 }
@@ -142,7 +154,7 @@ Plan plan_of(std::uint64_t seed) {
 bool is_valid(const Plan& plan) {
   // What comes unreliably, and twice, would take the receives that reliable messages wait for.
   if (plan.service == kAnyService && plan.shared_receives) return false;
-  return plan.nodes >= 2 && plan.nodes <= 64 && plan.connections >= 1 &&
+  return plan.completions >= 1 && plan.nodes >= 2 && plan.nodes <= 64 && plan.connections >= 1 &&
          (plan.agreeing == kNobodyAsks || plan.reorder_packets >= roce::kAgreedSpan);
 }
 

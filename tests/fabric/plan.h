@@ -15,7 +15,7 @@ inline constexpr std::uint32_t kOneIn = 100'000;  // chances count packets of so
 // How two ends come to selective repeat (roce/agreement.h).
 enum Agreeing : std::uint32_t { kNobodyAsks, kOneAsks, kBothAsk, kAgreedBefore };
 // The service of a connection.
-enum Service : std::uint32_t { kReliable, kUnreliable, kDatagrams, kAnyService };
+enum Service : std::uint32_t { kReliable, kUnreliable, kDatagrams, kExtended, kAnyService };
 
 struct Plan {
   std::uint32_t nodes = 2;
@@ -23,10 +23,14 @@ struct Plan {
   std::uint32_t operations = 1;  // of each end of a connection
   std::uint32_t size_max = 64;   // bytes
   std::uint32_t service = kReliable;
-  std::uint32_t lives = 1;  // a connection that failed is made again
+  std::uint32_t lives = 1;        // a connection that failed is made again
+  std::uint32_t managed = 0;      // connections are made and ended by rdma_cm's protocol
+  std::uint32_t thinking_us = 0;  // how long a program takes to answer a request
+  std::uint32_t rejects = 0;      // or rejects it
 
   std::uint32_t path_mtu = 256;
   std::uint32_t ipv6 = 0;
+  std::uint32_t partition_key = 0x7FFF;  // without the bit of membership
   std::uint32_t packets_in_flight = 64;
   std::uint32_t kib_in_flight = 64;
   std::uint32_t reads_max = 4;
@@ -59,9 +63,14 @@ struct Plan {
   std::uint32_t jump_us = 0;         // everybody's clock leaps
   std::uint32_t receiver_storm = 0;  // receives are posted late
   std::uint32_t bad_requests = 0;
-  std::uint32_t revokes = 0;  // a region is deregistered under traffic
-  std::uint32_t stops = 0;    // a program moves its queue pair to ERR
+  std::uint32_t revokes = 0;         // a region is deregistered under traffic
+  std::uint32_t completions = 8192;  // room of the last node's completion queues
+  std::uint32_t stops = 0;           // a program moves its queue pair to ERR
 };
+
+constexpr std::uint16_t pkey_of(const Plan& plan) {
+  return static_cast<std::uint16_t>(0x8000 | plan.partition_key);
+}
 
 // The plain value is the one that makes the least trouble.
 struct Knob {

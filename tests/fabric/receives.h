@@ -19,6 +19,7 @@ class Receives {
  public:
   void posted(std::uint64_t id, ReceiveSlot slot) { waiting_.emplace(id, slot); }
   std::size_t size() const { return waiting_.size(); }
+  bool is_waiting(std::uint64_t id) const { return waiting_.contains(id); }
   bool is_oldest(std::uint64_t id) const {
     return !waiting_.empty() && waiting_.begin()->first == id;
   }

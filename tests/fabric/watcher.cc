@@ -30,7 +30,7 @@ std::uint64_t digest_of(const Packet& packet) {
        {std::uint64_t{packet.is_solicited}, std::uint64_t{packet.remote_key.value},
         packet.remote_address, std::uint64_t{packet.dma_length}, packet.swap_or_add, packet.compare,
         std::uint64_t{packet.immediate}, std::uint64_t{packet.invalidate_key.value},
-        std::uint64_t{packet.payload.size()}})
+        std::uint64_t{packet.srq_number}, std::uint64_t{packet.payload.size()}})
     digest = mix(digest, value);
   for (const std::byte byte : packet.payload)
     digest = mix(digest, static_cast<std::uint64_t>(byte));
@@ -84,7 +84,8 @@ unsigned Direction::reads_out() const {
 
 void Direction::request_sent(const Packet& packet) {
   const std::optional<std::size_t> at = place_of(packet.psn);
-  if (packet.pkey != wire::kDefaultPkey || !packet.is_migrated) fail("a wrong BTH", packet);
+  if (packet.pkey != connection_.pkey || !packet.is_migrated) fail("a wrong BTH", packet);
+  if (packet.opcode.service() != connection_.service) fail("a request of another service", packet);
   if (is_refused_) fail("sent after a refusal", packet);
   if (!at || *at > line_.size()) return fail("a PSN that is not next", packet);
   check_held_back(packet, *at);
@@ -139,7 +140,7 @@ void Direction::append(const Packet& packet) {
 }
 
 void Direction::check_repeated(const Packet& packet, std::size_t at) {
-  if (connection_.service != wire::Service::kRc) return fail("sent twice", packet);
+  if (!is_reliable()) return fail("sent twice", packet);
   const Place& place = line_[at];
   if (at < acknowledged_ && !is_answer_expected(place))
     fail("sent again although it was acknowledged", packet);
@@ -193,7 +194,7 @@ Asked Direction::asked(const Packet& packet, std::size_t at) const {
 void Direction::request_delivered(const Packet& packet, bool is_marked) {
   marked_ += is_marked;
   const std::optional<std::size_t> at = place_of(packet.psn);
-  if (!at || *at >= line_.size() || connection_.service != wire::Service::kRc) return;
+  if (!at || *at >= line_.size() || !is_reliable()) return;
   ++coverage_.responder[static_cast<std::size_t>(serving())]
                        [static_cast<std::size_t>(asked(packet, *at))];
   const std::uint32_t count =
@@ -216,6 +217,8 @@ void Direction::response_sent(const Packet& packet) {
     if (++notifications_ > marked_) fail("a notification of nothing", packet);
     return;
   }
+  if (packet.opcode.service() != connection_.service) fail("an answer of another service", packet);
+  if (packet.pkey != connection_.pkey) fail("an answer of another partition", packet);
   const std::optional<std::size_t> at = place_of(packet.psn);
   if (!at || *at > line_.size()) return fail("an answer to nothing", packet);
   if (packet.shape->aeth) check_msn(packet, *at);
@@ -300,7 +303,7 @@ void Direction::note(Answered answered) {
 }
 
 void Direction::response_delivered(const Packet& packet) {
-  if (connection_.service != wire::Service::kRc) return;
+  if (!is_reliable()) return;
   if (packet.shape->kind == Kind::kCongestionNotification) return note(Answered::kNotification);
   const std::optional<std::size_t> at = place_of(packet.psn);
   if (!at) return;
@@ -356,6 +359,13 @@ void Direction::take_answer(const Packet& packet, std::size_t at) {
 void Direction::acknowledge_before(std::size_t at) {
   acknowledged_ = std::max(acknowledged_, std::min(at, line_.size()));
   if (held_back_at_ && acknowledged_ > *held_back_at_) held_back_at_.reset();
+}
+
+void Direction::check_at_rest() const {
+  if (expected_ == line_.size() && acknowledged_ == line_.size()) return;
+  failures_.add("on the wire: to " + std::to_string(connection_.responder.value) + " at rest " +
+                std::to_string(expected_) + " of " + std::to_string(line_.size()) +
+                " are executed, and " + std::to_string(acknowledged_) + " acknowledged");
 }
 
 // -- all of them ----------------------------------------------------------------------------------

@@ -72,6 +72,7 @@ struct Connection {
   wire::Service service = wire::Service::kRc;
   std::uint32_t first_psn = 0;
   std::uint32_t path_mtu = 256;
+  std::uint16_t pkey = wire::kDefaultPkey;
   std::uint32_t reads_max = 1;
   bool keeps_order = true;  // the responder has no buffer for what comes ahead
 };
@@ -87,6 +88,8 @@ class Direction {
   void marked(bool is_marked) { marked_ += is_marked; }
   void response_sent(const wire::Packet& packet);
   void response_delivered(const wire::Packet& packet);
+  // Nothing is left to do: everything was executed, and the requester knows it.
+  void check_at_rest() const;
 
  private:
   // A PSN of a request.
@@ -121,6 +124,9 @@ class Direction {
 
   // Where a PSN stands in the line; nothing when it is not near.
   std::optional<std::size_t> place_of(wire::Psn psn) const;
+  bool is_reliable() const {
+    return connection_.service == wire::Service::kRc || connection_.service == wire::Service::kXrc;
+  }
   bool is_answer_expected(const Place& place) const;
   bool has_unanswered_before(std::size_t at) const;
   unsigned reads_out() const;
@@ -158,6 +164,7 @@ class Watcher {
   void watch(const Connection& connection);
   void sent(const wire::Packet& packet);
   void delivered(const wire::Packet& packet, bool is_marked);
+  void check_at_rest(QpNum responder) const { ends_.at(responder).requests->check_at_rest(); }
   const WireCoverage& coverage() const { return coverage_; }
 
   bool is_tracing = false;  // prints every packet

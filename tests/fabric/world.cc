@@ -22,24 +22,19 @@ qp::QpType type_of(std::uint32_t service) {
     default: return qp::QpType::kRc;
   }
 }
-wire::Service service_of(qp::QpType type) {
-  switch (type) {
-    case qp::QpType::kUc: return wire::Service::kUc;
-    case qp::QpType::kUd: return wire::Service::kUd;
-    case qp::QpType::kRc:
-    case qp::QpType::kRawPacket: break;  // never here
+wire::Service on_wire(std::uint32_t service) {
+  switch (service) {
+    case kUnreliable: return wire::Service::kUc;
+    case kDatagrams: return wire::Service::kUd;
+    case kExtended: return wire::Service::kXrc;
+    default: return wire::Service::kRc;
   }
-  return wire::Service::kRc;
-}
-
-Duration microseconds(std::uint64_t count) {
-  return Duration::microseconds(static_cast<std::int64_t>(count));
 }
 
 }  // namespace
 
 World::World(std::uint64_t seed, const Plan& wanted)
-    : plan(wanted), random(seed), network(plan, random) {
+    : plan(wanted), random(seed), network(plan, random), was_lost_(plan.nodes) {
   for (unsigned i = 0; i < plan.nodes; ++i)
     nodes_.push_back(std::make_unique<Node>(*this, i));
 }
@@ -59,13 +54,16 @@ void World::note(const queues::Completion& completion) {
 
 // -- connections --------------------------------------------------------------------------------
 
-PairOptions World::options_of(qp::QpType type, QpNum self, QpNum peer, unsigned peer_node) {
+PairOptions World::options_of(std::uint32_t service, QpNum self, QpNum peer, unsigned peer_node) {
   const std::uint32_t psn = plan.psn_wraps ? 0xFFFFFF - static_cast<std::uint32_t>(random.below(60))
                                            : static_cast<std::uint32_t>(random.next() & 0xFFFFFF);
   const bool is_first = peer.value == self.value + 1;
   const bool asks = plan.agreeing == kBothAsk || (plan.agreeing == kOneAsks && is_first);
+  const qp::QpType type = type_of(service);
   const bool is_reliable = type == qp::QpType::kRc;
+  const qp::Xrc half = is_first ? qp::Xrc::kInitiator : qp::Xrc::kTarget;
   return {.type = type,
+          .xrc = service == kExtended ? half : qp::Xrc::kNo,
           .number = self,
           .peer = peer,
           .peer_node = peer_node,
@@ -77,34 +75,48 @@ PairOptions World::options_of(qp::QpType type, QpNum self, QpNum peer, unsigned 
 
 void World::connect(unsigned first, unsigned second, unsigned life) {
   auto link = std::make_unique<Link>(Link{.first = first, .second = second, .life = life});
-  const qp::QpType type = type_of(
-      plan.service == kAnyService ? static_cast<std::uint32_t>(random.below(3)) : plan.service);
+  link->service = plan.service == kAnyService
+                      ? static_cast<std::uint32_t>(random.below(kAnyService))
+                      : plan.service;
+  link->tag = links_.size();
+  link->is_managed = plan.managed && link->service != kDatagrams;
   const QpNum near{next_number_++};
   const QpNum far{next_number_++};
-  PairOptions mine = options_of(type, near, far, second);
-  PairOptions theirs = options_of(type, far, near, first);
-  std::swap(mine.receive_psn, theirs.receive_psn);
-  link->near = std::make_unique<Pair>(*this, *nodes_[first], mine);
-  link->far = std::make_unique<Pair>(*this, *nodes_[second], theirs);
-  nodes_[first]->add(*link->near);
-  nodes_[second]->add(*link->far);
-  link->there = std::make_unique<Flow>(*this, *link->near, *link->far);
-  link->back = std::make_unique<Flow>(*this, *link->far, *link->near);
-  link->near->join(*link->there, *link->back);
-  link->far->join(*link->back, *link->there);
-  watch(*link, service_of(type));
+  link->mine = options_of(link->service, near, far, second);
+  link->theirs = options_of(link->service, far, near, first);
+  std::swap(link->mine.receive_psn, link->theirs.receive_psn);
+  link->ends[kNear].node = nodes_[first].get();
   links_.push_back(std::move(link));
-  schedule_program(*links_.back());
+  Link& made = *links_.back();
+  if (made.is_managed) {
+    ask_to_connect(made);
+  } else {
+    made.near = std::make_unique<Pair>(*this, *nodes_[first], made.mine);
+    made.far = std::make_unique<Pair>(*this, *nodes_[second], made.theirs);
+    nodes_[first]->add(*made.near);
+    nodes_[second]->add(*made.far);
+    begin(made);
+  }
+  schedule_program(made);
 }
 
-void World::watch(const Link& link, wire::Service service) {
+void World::begin(Link& link) {
+  link.there = std::make_unique<Flow>(*this, *link.near, *link.far);
+  link.back = std::make_unique<Flow>(*this, *link.far, *link.near);
+  link.near->join(*link.there, *link.back);
+  link.far->join(*link.back, *link.there);
+  watch(link);
+}
+
+void World::watch(const Link& link) {
   for (const auto& [from, to] :
        {std::pair{link.near.get(), link.far.get()}, std::pair{link.far.get(), link.near.get()}})
     watcher.watch({.requester = from->number(),
                    .responder = to->number(),
-                   .service = service,
+                   .service = on_wire(link.service),
                    .first_psn = from->options().send_psn,
                    .path_mtu = plan.path_mtu,
+                   .pkey = pkey_of(plan),
                    .reads_max = plan.reads_max,
                    .keeps_order = plan.reorder_packets == 0});
 }
@@ -118,11 +130,16 @@ void World::schedule_program(Link& link) {
 }
 
 void World::step(Link& link) {
+  if (!link.there) {
+    const End& near = link.ends[kNear];
+    if (near.has_ended || near.node->is_dead()) end(link);
+    return;
+  }
   link.there->step();
-  link.back->step();
+  if (!link.is_managed || link.ends[kFar].is_established) link.back->step();
   for (Pair* const pair : {link.near.get(), link.far.get()}) {
     pair->drive();
-    pair->home().poll();
+    pair->home().poll_sometimes();
   }
   pump();
   link.there->conclude();
@@ -133,10 +150,11 @@ void World::step(Link& link) {
 // A program that sees its connection fail makes another one.
 void World::end(Link& link) {
   link.is_over = true;
-  const bool is_good = link.near->is_alive() && link.far->is_alive();
+  const bool is_good = link.there && link.near->is_alive() && link.far->is_alive();
   if (is_good || link.life + 1 >= plan.lives) return;
-  link.near->stop();
-  link.far->stop();
+  if (link.is_managed) disconnect(link, random.below(2));
+  for (Pair* const pair : {link.near.get(), link.far.get()})
+    if (pair) pair->stop();
   if (nodes_[link.first]->is_dead() || nodes_[link.second]->is_dead()) return;
   connect(link.first, link.second, link.life + 1);
 }
@@ -152,25 +170,25 @@ bool World::is_settled() const {
 void World::plan_faults() {
   const auto somebody = [this] { return static_cast<unsigned>(random.below(plan.nodes)); };
   const auto longest = std::max(plan.partition_us, plan.pause_us);
-  faults_end_ = clock.now() + kFaultyTime + microseconds(longest);
+  faults_end_ = clock.now() + kFaultyTime + microseconds_of(longest);
   clock.at(faults_end_, [this] { network.heal(); });
   // Each in a statement of its own: the order of what is drawn is the same for every compiler.
   const Instant begin = clock.now();
-  const auto some_time = [&] { return begin + microseconds(random.below(400)); };
+  const auto some_time = [&] { return begin + microseconds_of(random.below(400)); };
   if (plan.partition_us) {
     const unsigned node = somebody();
     clock.at(some_time(), [this, node] {
       network.cut(node);
-      clock.after(microseconds(plan.partition_us), [this] { network.cut(std::nullopt); });
+      clock.after(microseconds_of(plan.partition_us), [this] { network.cut(std::nullopt); });
     });
   }
   if (plan.pause_us) {
     const unsigned node = somebody();
     clock.at(some_time(), [this, node] {
-      nodes_[node]->pause_until(clock.now() + microseconds(plan.pause_us));
+      nodes_[node]->pause_until(clock.now() + microseconds_of(plan.pause_us));
     });
   }
-  if (plan.jump_us) clock.at(some_time(), [this] { clock.leap(microseconds(plan.jump_us)); });
+  if (plan.jump_us) clock.at(some_time(), [this] { clock.leap(microseconds_of(plan.jump_us)); });
   if (plan.crashes) {
     const unsigned node = somebody();
     clock.at(some_time(), [this, node] { crash(node); });
@@ -182,22 +200,24 @@ void World::plan_faults() {
   if (plan.stops) {
     clock.at(some_time(), [this] {
       Link& link = *links_[random.below(links_.size())];
-      (random.one_in(2) ? link.near : link.far)->stop();
+      const std::size_t side = random.below(2);
+      if (link.is_managed && random.one_in(2)) return disconnect(link, side);
+      if (Pair* const pair = (side == kNear ? link.near : link.far).get()) pair->stop();
     });
   }
 }
 
 void World::crash(unsigned number) {
   nodes_[number]->die();
+  was_lost_[number] = true;
   if (!plan.restarts) return;
-  clock.after(microseconds(random.below(300)), [this, number] {
+  clock.after(microseconds_of(random.below(300)), [this, number] {
     lost_.push_back(std::exchange(nodes_[number], std::make_unique<Node>(*this, number)));
   });
 }
 
 // -- the run --------------------------------------------------------------------------------------
 
-// The network's next packet as an event of the clock.
 void World::pump() {
   const Instant next = network.next();
   if (next == Instant::never() || (pump_at_ && *pump_at_ <= next)) return;
@@ -224,7 +244,9 @@ Verdict World::run() {
   while (!failures.any() && clock.run_one()) {
     pump();
     if (clock.now() > end) failures.add("does not come to an end");
-    if (is_settled()) break;
+    if (!is_settled()) continue;
+    if (!std::exchange(is_closing_, true)) close();
+    if (std::ranges::all_of(links_, [this](const auto& link) { return is_closed(*link); })) break;
   }
   if (!failures.any()) finish();
   verdict_.failure = failures.first();
@@ -234,16 +256,21 @@ Verdict World::run() {
 
 void World::finish() {
   for (const auto& link : links_) {
+    if (link->is_managed) check_agreement(*link);
     // Receives that nobody needed.
-    link->near->stop();
-    link->far->stop();
+    for (Pair* const pair : {link->near.get(), link->far.get()})
+      if (pair) pair->stop();
   }
   for (const auto& node : nodes_)
     node->poll();
   for (const auto& link : links_) {
+    if (!link->there) continue;
     link->there->finish();
     link->back->finish();
   }
+  for (const auto& link : links_)
+    for (Pair* const pair : {link->near.get(), link->far.get()})
+      if (pair && pair->home().receives.is_overrun()) pair->settle_receives();
   for (const auto& node : nodes_) {
     check_words(*node);
     check_shared_receives(*node);
@@ -270,13 +297,16 @@ void World::check_words(Node& node) {
 void World::check_shared_receives(Node& node) {
   if (node.is_dead()) return;
   std::size_t begun = 0;
-  for (const auto& [id, slot] : node.shared_posted.waiting()) {
-    if (std::ranges::equal(node.bytes(slot.place, slot.room), node.before(slot.place, slot.room)))
-      continue;
-    ++begun;
-    node.settle(slot.place, slot.room);
+  for (const SharedReceives& shared : node.shared) {
+    for (const auto& [id, slot] : shared.posted.waiting()) {
+      if (std::ranges::equal(node.bytes(slot.place, slot.room), node.before(slot.place, slot.room)))
+        continue;
+      ++begun;
+      node.settle(slot.place, slot.room);
+    }
   }
-  failures.check(begun <= 2 * links_.size(), "bytes in receives of no message", begun);
+  failures.check(begun <= 2 * links_.size() || node.receives.is_overrun(),
+                 "bytes in receives of no message", begun);
 }
 
 }  // namespace verbena::fabric
