@@ -6,7 +6,10 @@
 #     A folder of src/. Makes the static library verbena_<name> of its *.cc, and the test
 #     <name>_test of its *_test.cc. DEPENDS names other folders and is held against
 #     cmake/layers.txt. Left out of the library: main.cc, *_test.cc, *_fuzz.cc, and what EXCLUDE
-#     names. In the fuzz preset every *_fuzz.cc is a fuzzer of its own name.
+#     names. Every *_fuzz.cc is a fuzzer, as below, which may use what the test may.
+#   verbena_fuzzer(SOURCE rings_fuzz.cc DEPENDS local)
+#     In the fuzz preset a fuzzer of its own name (scripts/fuzz). Where tests are built the test
+#     rings_fuzz_replay, which gives it the inputs of rings_fuzz.corpus, without libFuzzer.
 #   verbena_program(NAME verbena LAYER cli [MAIN main.cc])
 #     An executable in bin/, installed. It and its layer see VERBENA_VERSION, and
 #     VERBENA_LIBDIR_FROM_BINDIR: where the installed shared objects lie, seen from the folder of
@@ -60,8 +63,10 @@ function(verbena_check_layer name dependency)
   endif()
 endfunction()
 
+if(VERBENA_TESTS OR VERBENA_FUZZ)
+  find_package(GTest REQUIRED)  # fuzzers share the worlds of tests
+endif()
 if(VERBENA_TESTS)
-  find_package(GTest REQUIRED)
   # Precompiled once, reused by every test: gtest costs 0.64 s a file otherwise, 0.27 s so.
   file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/gtest_pch.cc" CONTENT "// Carries the header.\n")
   add_executable(verbena_gtest_pch EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/gtest_pch.cc")
@@ -182,20 +187,31 @@ function(verbena_layer)
     verbena_test(NAME ${ARG_NAME}_test SOURCES ${tests} DEPENDS ${ARG_NAME} ${ARG_TEST_DEPENDS}
       LIBRARIES ${ARG_TEST_LIBRARIES} LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})
   endif()
+  foreach(source IN LISTS fuzzers)
+    verbena_fuzzer(SOURCE ${source} DEPENDS ${ARG_NAME} ${ARG_TEST_DEPENDS})
+  endforeach()
+endfunction()
+
+function(verbena_fuzzer)
+  cmake_parse_arguments(ARG "" "SOURCE" "DEPENDS" ${ARGN})
+  get_filename_component(name "${ARG_SOURCE}" NAME_WE)
+  set(corpus "${CMAKE_CURRENT_SOURCE_DIR}/${name}.corpus")
+  if(VERBENA_TESTS)
+    verbena_test(NAME ${name}_replay DEPENDS ${ARG_DEPENDS} TIMEOUT 300
+      SOURCES ${ARG_SOURCE} "${CMAKE_SOURCE_DIR}/tests/fuzz/replay.cc")
+    target_compile_definitions(${name}_replay PRIVATE VERBENA_CORPUS="${corpus}")
+  endif()
   if(VERBENA_FUZZ)
-    foreach(source IN LISTS fuzzers)
-      get_filename_component(name "${source}" NAME_WE)
-      add_executable(${name} ${source})
-      set_target_properties(${name} PROPERTIES
-        RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/fuzz")
-      target_link_libraries(${name} PRIVATE ${target})
-      target_link_options(${name} PRIVATE -fsanitize=fuzzer)
-      # A few seconds show that the fuzzer still runs; scripts/test --long gives it minutes.
-      add_test(NAME ${name} COMMAND sh -c
-        "exec $0 -max_total_time=\${VERBENA_FUZZ_SECONDS:-5} -artifact_prefix=${CMAKE_BINARY_DIR}/"
-        "$<TARGET_FILE:${name}>")
-      verbena_set_test_properties(${name} fuzz 600)
-    endforeach()
+    list(TRANSFORM ARG_DEPENDS PREPEND verbena_)
+    add_executable(${name} ${ARG_SOURCE})
+    set_target_properties(${name} PROPERTIES
+      RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/fuzz")
+    target_link_libraries(${name} PRIVATE
+      verbena_flags ${ARG_DEPENDS} GTest::gtest)
+    target_link_options(${name} PRIVATE -fsanitize=fuzzer)
+    # A few seconds show that the fuzzer still runs; scripts/test --long gives it minutes.
+    add_test(NAME ${name} COMMAND "${CMAKE_SOURCE_DIR}/scripts/fuzz" --built ${name})
+    verbena_set_test_properties(${name} fuzz 600)
   endif()
 endfunction()
 
