@@ -191,6 +191,28 @@ TEST_P(Hostile, NoiseInTheWholeConduit) {
   expect_all_end();
 }
 
+// Payload that is said to be lent and to lie nowhere: nothing that lies behind the record in our
+// memory is taken for it.
+class HostileLender : public Hostile {};
+
+TEST_P(HostileLender, LentPayloadWithoutASourceIsNotTaken) {
+  auto* const record = reinterpret_cast<RequestRecord*>(requests.reserve(2));
+  ASSERT_TRUE(record);
+  record->index = 0;
+  record->epoch = 0;
+  record->total_length = record->piece_length = static_cast<std::uint32_t>(GetParam());
+  record->offset = 0;
+  record->remote_address = reinterpret_cast<std::uint64_t>(guarded->middle());
+  record->remote_key = region.value;
+  const auto before = std::vector<std::byte>(guarded->middle(), guarded->middle() + kPage);
+  requests.publish(2, static_cast<std::uint8_t>(RequestKind::kWrite), kFirst | kLast | kLent);
+  victim.turn(now);
+  EXPECT_TRUE(std::equal(before.begin(), before.end(), guarded->middle()));
+  EXPECT_TRUE(guarded->is_untouched_around());
+}
+
+INSTANTIATE_TEST_SUITE_P(Lengths, HostileLender,
+                         ::testing::Values(std::uint64_t{1}, kPage, std::uint64_t{kLentMax}));
 INSTANTIATE_TEST_SUITE_P(Seeds, Hostile, ::testing::Range(std::uint64_t{1}, std::uint64_t{201}));
 
 }  // namespace

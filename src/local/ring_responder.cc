@@ -71,7 +71,8 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
       broken_ = true;
       break;
     }
-    if (request.record.head.flags & kNamesSource) find_source(request);
+    // What is lent has a source, or no payload: never what lies behind the record.
+    if (request.record.head.flags & (kNamesSource | kLent)) find_source(request);
     if (execute(request, responder) == Step::kStalled) {
       stalled = true;
       break;
