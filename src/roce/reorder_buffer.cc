@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <bit>
 #include <cstring>
+#include <new>
 
 namespace verbena::roce {
 
@@ -16,9 +17,14 @@ ReorderBuffer::ReorderBuffer(std::uint32_t packets, std::uint32_t path_mtu, Reor
 bool ReorderBuffer::take_memory() {
   if (slots_) return true;
   if (budget_ && !budget_->take(bytes())) return false;
-  slots_ = std::make_unique<Slot[]>(room_);
-  payloads_ = std::make_unique_for_overwrite<std::byte[]>(std::size_t{room_} * path_mtu_);
-  return true;
+  // A packet may ask for it, so there may be none.
+  slots_.reset(new (std::nothrow) Slot[room_]);
+  payloads_.reset(new (std::nothrow) std::byte[std::size_t{room_} * path_mtu_]);
+  if (slots_ && payloads_) return true;
+  slots_.reset();
+  payloads_.reset();
+  if (budget_) budget_->give_back(bytes());
+  return false;
 }
 
 void ReorderBuffer::drop_memory() {
