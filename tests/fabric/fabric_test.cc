@@ -52,6 +52,9 @@ class Runs {
   bool run(std::uint64_t seed, const Plan& plan) {
     const Verdict verdict = World(seed, plan).run();
     coverage_.add(verdict.coverage);
+    established_ += verdict.established;
+    memory_refused_ += verdict.memory_refused;
+    overruns_ += verdict.overruns;
     for (std::size_t i = 0; i < statuses_.size(); ++i)
       statuses_[i] += verdict.statuses[i];
     if (verdict.failure.empty()) return true;
@@ -71,10 +74,18 @@ class Runs {
   }
   const WireCoverage& coverage() const { return coverage_; }
   const std::array<std::uint64_t, 32>& statuses() const { return statuses_; }
+  void expect_all_troubles() const {
+    EXPECT_GT(established_, 100u);
+    EXPECT_GT(memory_refused_, 10u);
+    EXPECT_GT(overruns_, 10u);
+  }
 
  private:
   WireCoverage coverage_{};
   std::array<std::uint64_t, 32> statuses_{};
+  std::uint64_t established_ = 0;
+  std::uint64_t memory_refused_ = 0;
+  std::uint64_t overruns_ = 0;
 };
 
 // The fixed seeds get to every pair of state and event but those that cannot be.
@@ -122,6 +133,7 @@ TEST(Fabric, HoldsTheRulesForEverySeed) {
   if (!kIsSanitized) {
     expect_all_cells(runs.coverage());
     expect_all_statuses(runs.statuses());
+    runs.expect_all_troubles();
   }
   const std::uint64_t fresh = KernelRandom().next() >> 32;
   std::printf("fresh seeds from %" PRIu64 " on\n", fresh);

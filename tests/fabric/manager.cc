@@ -13,7 +13,10 @@ namespace verbena::fabric {
 Manager::Manager(World& world, Node& home)
     : world_(world),
       home_(home),
-      engine({.slot = {static_cast<std::uint16_t>(home.number() + 1)}}, world.random) {
+      engine({.slot = {static_cast<std::uint16_t>(home.number() + 1)},
+              .connections_max = world.plan.connection_room,
+              .outgoing_max = world.plan.connection_room},
+             world.random) {
   const auto listening = engine.listen({.service_id = kServiceId});
   world_.failures.check(listening.has_value(), "a listener was refused");
 }

@@ -7,6 +7,7 @@
 #include "flow.h"
 #include "roce/dcqcn.h"
 #include "roce/delay_control.h"
+#include "scarcity.h"
 #include "wire/datagram.h"
 #include "world.h"
 
@@ -121,7 +122,10 @@ void Pair::connect() {
 void Pair::receive(const wire::Packet& packet, const roce::Arrival& arrival) {
   if (is_stopped()) return;
   if (std::exchange(tells_packet_, false)) world_.heard(*this);
-  engine_->receive(packet, arrival, pair_.window(), pair_.responder(), world_.clock.now());
+  {
+    const InEngine inside;
+    engine_->receive(packet, arrival, pair_.window(), pair_.responder(), world_.clock.now());
+  }
   // Others of the batch may come first.
   world_.clock.after(Duration::nanoseconds(50), [this] { drive(); });
 }
@@ -132,6 +136,7 @@ bool Pair::turn() {
   qp::Budget requests;
   qp::Budget sends;
   had_no_room_ = false;
+  const InEngine inside;
   engine_->collect(pair_.window(), answers, now);
   const bool more = engine_->serve(pair_.responder(), requests, now);
   engine_->issue(pair_.window(), sends, now);
@@ -160,6 +165,7 @@ void Pair::schedule() {
 
 roce::Wire::Sent Pair::transmit(const roce::Outgoing& outgoing, const roce::Path& path,
                                 roce::PayloadSource payload) {
+  const OutOfEngine outside;
   const Instant now = world_.clock.now();
   if (world_.network.has_no_room(home_.number(), now)) {
     had_no_room_ = true;
@@ -242,6 +248,7 @@ void Pair::stop() {
 }
 
 void Pair::qp_event(QpNum qp, qp::QpEvent event) {
+  const OutOfEngine outside;
   world_.failures.check(qp == options_.number, "an event of another queue pair", qp.value);
   events_.push_back(event);
 }

@@ -56,6 +56,8 @@ constexpr std::array kKnobs{
     Knob{"bad_requests", &Plan::bad_requests, 0},
     Knob{"revokes", &Plan::revokes, 0},
     Knob{"completions", &Plan::completions, 8192, false},
+    Knob{"scarce_memory", &Plan::scarce_memory, 0},
+    Knob{"connection_room", &Plan::connection_room, 65'536, false},
     Knob{"stops", &Plan::stops, 0},
 };
 
@@ -147,6 +149,8 @@ Plan plan_of(std::uint64_t seed) {
   plan_network(random, plan);
   plan_mischief(random, plan);
   if (random.one_in(12)) plan.completions = 1 + pick(random, 24);
+  plan.scarce_memory = random.one_in(6) ? 1 : 0;
+  if (random.one_in(12)) plan.connection_room = 1 + pick(random, 3);
   if (plan.service == kAnyService) plan.shared_receives = 0;
   return plan;
 }
@@ -154,7 +158,8 @@ Plan plan_of(std::uint64_t seed) {
 bool is_valid(const Plan& plan) {
   // What comes unreliably, and twice, would take the receives that reliable messages wait for.
   if (plan.service == kAnyService && plan.shared_receives) return false;
-  return plan.completions >= 1 && plan.nodes >= 2 && plan.nodes <= 64 && plan.connections >= 1 &&
+  return plan.completions >= 1 && plan.connection_room >= 1 && plan.nodes >= 2 &&
+         plan.nodes <= 64 && plan.connections >= 1 &&
          (plan.agreeing == kNobodyAsks || plan.reorder_packets >= roce::kAgreedSpan);
 }
 

@@ -63,9 +63,11 @@ struct Plan {
   std::uint32_t jump_us = 0;         // everybody's clock leaps
   std::uint32_t receiver_storm = 0;  // receives are posted late
   std::uint32_t bad_requests = 0;
-  std::uint32_t revokes = 0;         // a region is deregistered under traffic
-  std::uint32_t completions = 8192;  // room of the last node's completion queues
-  std::uint32_t stops = 0;           // a program moves its queue pair to ERR
+  std::uint32_t revokes = 0;               // a region is deregistered under traffic
+  std::uint32_t completions = 8192;        // room of the last node's completion queues
+  std::uint32_t scarce_memory = 0;         // an engine that asks for memory may get none
+  std::uint32_t connection_room = 65'536;  // of a connection manager
+  std::uint32_t stops = 0;                 // a program moves its queue pair to ERR
 };
 
 constexpr std::uint16_t pkey_of(const Plan& plan) {

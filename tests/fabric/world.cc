@@ -5,6 +5,7 @@
 #include <cstring>
 
 #include "qp/operation.h"
+#include "scarcity.h"
 
 namespace verbena::fabric {
 namespace {
@@ -240,6 +241,7 @@ Verdict World::run() {
     connect(first, (first + step) % plan.nodes, 0);
   }
   plan_faults();
+  scarcity().refuses = plan.scarce_memory ? &random : nullptr;
   const Instant end = clock.now() + kPatience;
   while (!failures.any() && clock.run_one()) {
     pump();
@@ -248,6 +250,12 @@ Verdict World::run() {
     if (!std::exchange(is_closing_, true)) close();
     if (std::ranges::all_of(links_, [this](const auto& link) { return is_closed(*link); })) break;
   }
+  scarcity().refuses = nullptr;
+  verdict_.memory_refused = std::exchange(scarcity().refused, 0);
+  for (const auto& node : nodes_)
+    verdict_.overruns += node->has_overrun();
+  failures.check(scarcity().demanded == 0, "memory was demanded where packets pass",
+                 std::exchange(scarcity().demanded, 0));
   if (!failures.any()) finish();
   verdict_.failure = failures.first();
   verdict_.coverage = watcher.coverage();

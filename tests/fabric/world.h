@@ -27,6 +27,9 @@ struct Verdict {
   std::uint64_t trace = 0;  // of everything that completed, in order
   WireCoverage coverage{};
   std::array<std::uint64_t, 32> statuses{};
+  std::uint64_t established = 0;     // connections, by their managers
+  std::uint64_t memory_refused = 0;  // to engines
+  std::uint64_t overruns = 0;        // of completion queues
 };
 
 inline Duration microseconds_of(std::uint64_t count) {

@@ -42,7 +42,9 @@ void World::ask_to_connect(Link& link) {
   req.primary.remote_gid = manager.route_to(link.second).remote;
   req.primary.ack_timeout = 1;
   const auto id = manager.engine.connect(manager.route_to(link.second), req, link.tag, clock.now());
-  failures.check(id.has_value(), "a request to connect was refused");
+  link.may_be_rejected = plan.connection_room != Plan{}.connection_room;
+  failures.check(id || link.may_be_rejected, "a request to connect was refused");
+  link.ends[kNear].has_ended = !id;
   if (id) link.ends[kNear].id = *id;
   manager.pump();
 }
@@ -145,7 +147,8 @@ void World::replied(Link& link, const cm::Event& event) {
   link.near = std::make_unique<Pair>(*this, *end.node, link.mine);
   end.node->add(*link.near);
   begin(link);
-  if (end.node->manager->engine.confirm(end.id, {}, clock.now())) end.is_established = true;
+  end.is_established = end.node->manager->engine.confirm(end.id, {}, clock.now()).has_value();
+  verdict_.established += end.is_established;
 }
 
 // The peer's packets are as good as its RTU.
