@@ -31,7 +31,8 @@ void Doorbell::sleep(std::optional<Duration> timeout) {
 }
 
 void Doorbell::nap(Duration timeout) {
-  futex_wait(page_.sleep_state, kAwake, FutexScope::kShared, timeout);
+  futex_wait(page_.sleep_state, kNapping, FutexScope::kShared, timeout);
+  awake();
 }
 
 }  // namespace verbena::host

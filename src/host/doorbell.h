@@ -11,6 +11,8 @@
 //     prepare_sleep()    sleep_state becomes 1, then a full fence
 //     looks again        at its messages and at any_ready(); if there are: awake(), and to work
 //     sleep(timeout)     until somebody wakes it or the time is over: awake then, and must look
+// An owner that leaves its work to pollers naps instead, in the same way, with prepare_nap() and
+// nap(): publishers let it, and wake() ends it.
 // Each side stores, fences, then loads what the other stored (Dekker; the publisher's fence of
 // notify() is made by the owner where both can, far_fence.h), so at least one of the two sees the
 // other: either the owner finds the message, or the publisher finds the owner asleep. The
@@ -50,14 +52,14 @@ class Doorbell {
   }
   void wake_if_asleep() {
     full_fence();
-    if (page_.sleep_state.load(std::memory_order_seq_cst) != kAwake) [[unlikely]]
+    if (page_.sleep_state.load(std::memory_order_seq_cst) == kAsleep) [[unlikely]]
       wake();
   }
   // Both, with one fence fewer.
   void ring_and_wake(std::uint32_t index) {
     ring(index);
     // Whatever ring() did, its fence or its read-modify-write stands before this load.
-    if (page_.sleep_state.load(std::memory_order_seq_cst) != kAwake) [[unlikely]]
+    if (page_.sleep_state.load(std::memory_order_seq_cst) == kAsleep) [[unlikely]]
       wake();
   }
   // For a message that lies in a conduit: an owner of few conduits looks at them all when it is
@@ -70,7 +72,7 @@ class Doorbell {
     }
     // Bits are taken all the time, not only before sleeping: they need the fence.
     if (page_.scans_all.load(std::memory_order_seq_cst) == 0) ring(index);
-    if (page_.sleep_state.load(std::memory_order_seq_cst) != kAwake) [[unlikely]]
+    if (page_.sleep_state.load(std::memory_order_seq_cst) == kAsleep) [[unlikely]]
       wake();
   }
   // Wakes the owner whatever the state says.
@@ -112,7 +114,10 @@ class Doorbell {
   }
   // May also return for no reason. Without a timeout it sleeps until woken.
   void sleep(std::optional<Duration> timeout);
-  // Sleeps without saying so: publishers do not wake it, wake() does.
+  // With a full fence, so that whoever stores something and then finds is_napping() false is seen
+  // by a look in between.
+  void prepare_nap() { page_.sleep_state.exchange(kNapping, std::memory_order_seq_cst); }
+  // As sleep(), but only wake() ends it.
   void nap(Duration timeout);
   void awake() { page_.sleep_state.store(kAwake, std::memory_order_relaxed); }
   // After turning it off the owner looks at all its conduits once more: a publisher that still read
@@ -121,11 +126,13 @@ class Doorbell {
     page_.scans_all.exchange(on ? 1 : 0, std::memory_order_seq_cst);
     fence_for_publishers();
   }
-  bool is_asleep() const { return page_.sleep_state.load(std::memory_order_relaxed) != kAwake; }
+  bool is_asleep() const { return page_.sleep_state.load(std::memory_order_relaxed) == kAsleep; }
+  bool is_napping() const { return page_.sleep_state.load(std::memory_order_seq_cst) == kNapping; }
 
  private:
   static constexpr std::uint32_t kAwake = 0;
   static constexpr std::uint32_t kAsleep = 1;
+  static constexpr std::uint32_t kNapping = 2;
 
   void fence_for_publishers() {
     if (page_.fences_far.load(std::memory_order_relaxed) != 0) {

@@ -95,6 +95,30 @@ TEST(Doorbell, DoesNotSleepWhenWokenBefore) {
   EXPECT_LT(now() - before, Duration::seconds(50));
 }
 
+TEST(Doorbell, NapsWhateverIsPublished) {
+  Bell bell;
+  bell.doorbell.prepare_nap();
+  EXPECT_TRUE(bell.doorbell.is_napping());
+  EXPECT_FALSE(bell.doorbell.is_asleep());
+  bell.doorbell.ring_and_wake(5);
+  bell.doorbell.notify(6);
+  bell.doorbell.wake_if_asleep();
+  EXPECT_TRUE(bell.doorbell.is_napping());
+  const Instant before = now();
+  bell.doorbell.nap(Duration::milliseconds(20));
+  EXPECT_GE(now() - before, Duration::milliseconds(15));
+  EXPECT_FALSE(bell.doorbell.is_napping());
+}
+
+TEST(Doorbell, NapEndsWhenItIsWoken) {
+  Bell bell;
+  bell.doorbell.prepare_nap();
+  bell.doorbell.wake();
+  const Instant before = now();
+  bell.doorbell.nap(Duration::seconds(100));
+  EXPECT_LT(now() - before, Duration::seconds(50));
+}
+
 constexpr Duration kLost = Duration::seconds(5);
 
 // Works until `done()`: takes rings, and sleeps when there is none. False if a sleep ended by its

@@ -182,7 +182,16 @@ bool Engine::is_leased() {
   const std::uint32_t polls = polls_.load(std::memory_order_relaxed);
   const bool moved = polls != polls_seen_;
   polls_seen_ = polls;
-  return moved;
+  const std::uint32_t waits = this->waits();
+  const bool is_awaited = std::exchange(waits_seen_, waits) != waits;
+  return moved && !is_awaited;
+}
+
+void Engine::expect_no_polls() {
+  waits_.fetch_add(1, std::memory_order_seq_cst);
+  if (doorbell_->is_napping()) doorbell_->wake();
+  if (WireNic* const wire = this->wire()) wire->watcher_nap().end_if_napping();
+  if (RawNic* const packets = raw()) packets->watcher_nap().end_if_napping();
 }
 
 // Timers are the pollers' as well (poll_wire()), where there may be many: a queue pair on the wire
@@ -194,7 +203,9 @@ void Engine::nap_while_leased() {
     const Instant now = clock_now();
     until = std::min(until, deadline > now ? deadline - now : Duration());
   }
-  doorbell_->nap(until);
+  doorbell_->prepare_nap();
+  if (waits() == waits_seen_) doorbell_->nap(until);
+  doorbell_->awake();
   lease_check_ = std::min(lease_check_ * 2, kLeaseCheckMax);
 }
 

@@ -100,6 +100,10 @@ class Engine {
   void interfaces_changed();
   // Moves while somebody polls.
   std::uint32_t polls() const { return polls_.load(std::memory_order_relaxed); }
+  // The program is about to wait for events: none of our threads leaves its work to polls now.
+  void expect_no_polls();
+  // Moves with each of those.
+  std::uint32_t waits() const { return waits_.load(std::memory_order_seq_cst); }
 
   // From ibv_poll_cq on an empty queue: does the NIC's work.
   void drive();
@@ -174,7 +178,9 @@ class Engine {
   alignas(64) std::atomic<std::uint32_t> polls_{0};  // the lease
   std::atomic<std::uint32_t> posts_{0};
   std::atomic<std::uint32_t> polls_while_asleep_{0};
+  std::atomic<std::uint32_t> waits_{0};       // for events
   std::uint32_t polls_seen_ = 0;              // the NIC thread's
+  std::uint32_t waits_seen_ = 0;              // the NIC thread's
   Duration lease_check_;                      // the NIC thread's: how long until the next look
   std::atomic<std::uint32_t> idle_polls_{0};  // since a poll last found something to do
 };

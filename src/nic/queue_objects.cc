@@ -11,8 +11,6 @@
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
 #include "nic/objects.h"
-#include "nic/raw_nic.h"
-#include "nic/wire_nic.h"
 #include "nic/xrc.h"
 
 namespace verbena::nic {
@@ -91,10 +89,7 @@ void Cq::lock_pushes() {
 
 void Cq::arm(queues::Arm what) {
   queue.arm(what);
-  Engine* const engine = context->nic().engine();
-  if (!engine) return;
-  if (WireNic* const wire = engine->wire()) wire->expect_no_polls();
-  if (RawNic* const packets = engine->raw()) packets->expect_no_polls();
+  if (Engine* const engine = context->nic().engine()) engine->expect_no_polls();
 }
 
 void Cq::completion_event(queues::CompletionQueue&) {

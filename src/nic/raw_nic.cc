@@ -8,7 +8,6 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/futex.h"
 #include "base/log.h"
 #include "nic/engine.h"
 #include "nic/nic.h"
@@ -85,7 +84,7 @@ bool RawNic::poll() {
   const std::uint32_t cold = cold_polls_.load(std::memory_order_relaxed) + 1;
   cold_polls_.store(cold, std::memory_order_relaxed);
   // The watcher may nap on our account.
-  if (cold == kWarmPolls) expect_no_polls();
+  if (cold == kWarmPolls) nap_.end_if_napping();
   return false;
 }
 
@@ -126,17 +125,14 @@ void RawNic::watch() {
   Duration nap = kNapMin;
   for (std::uint32_t turns = 0;; ++turns) {
     if (turns % kTurnsBetweenChecks == 0) mend();
+    nap_.begin();
     if (is_polled()) {
-      const std::uint32_t wakes = wakes_.load(std::memory_order_relaxed);
-      watcher_naps_.store(true, std::memory_order_seq_cst);
-      // Whoever came before that has not woken us.
-      const bool is_awaited = waits_.load(std::memory_order_seq_cst) != waits_seen_;
-      if (!is_awaited) futex_wait(wakes_, wakes, FutexScope::kProcess, nap);
-      watcher_naps_.store(false, std::memory_order_relaxed);
+      const bool is_ended = nap_.sleep(nap);
       nap = std::min(nap * 2, kNapMax);
       if (const std::unique_lock guard(lock_, std::try_to_lock); guard.owns_lock()) receive();
-      if (wakes_.load(std::memory_order_relaxed) == wakes) continue;
+      if (!is_ended) continue;
     }
+    nap_.stay_awake();
     nap = kNapMin;
     wait_for_frames();
     const std::lock_guard guard(lock_);
@@ -150,7 +146,7 @@ bool RawNic::is_polled() {
   const std::uint32_t moved = polls - std::exchange(polls_seen_, polls);
   const std::uint32_t received = received_polled_.load(std::memory_order_relaxed);
   const bool is_busy = std::exchange(received_seen_, received) != received;
-  const std::uint32_t waits = waits_.load(std::memory_order_relaxed);
+  const std::uint32_t waits = engine_.waits();
   const bool expects_events = std::exchange(waits_seen_, waits) != waits;
   return !expects_events && is_warm() && (is_busy || moved >= kPollsForLease);
 }
@@ -178,19 +174,10 @@ void RawNic::mend() {
     port->mend();
 }
 
-void RawNic::expect_no_polls() {
-  if (!has_flows()) return;
-  waits_.store(waits_.load(std::memory_order_relaxed) + 1, std::memory_order_seq_cst);
-  if (!watcher_naps_.load(std::memory_order_seq_cst)) return;
-  wakes_.fetch_add(1, std::memory_order_release);
-  futex_wake(wakes_, 1, FutexScope::kProcess);
-}
-
 void RawNic::look_again() {
   const std::uint64_t one = 1;
   static_cast<void>(!write(wake_fd_, &one, sizeof one));
-  wakes_.fetch_add(1, std::memory_order_release);
-  futex_wake(wakes_, 1, FutexScope::kProcess);
+  nap_.end();
 }
 
 }  // namespace verbena::nic

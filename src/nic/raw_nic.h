@@ -20,6 +20,7 @@
 #include "base/time.h"
 #include "base/types.h"
 #include "nic/error.h"
+#include "nic/nap.h"
 #include "nic/raw_port.h"
 
 namespace verbena::nic {
@@ -45,8 +46,8 @@ class RawNic {
   // From ibv_poll_cq and the NIC thread: takes what has come, if nobody else does just now. True:
   // there was something.
   bool poll();
-  // The program is about to wait for events: the watcher naps no more.
-  void expect_no_polls();
+  // The watcher's, while others poll.
+  Nap& watcher_nap() { return nap_; }
 
  private:
   static void* run_thread(void* raw);
@@ -69,9 +70,7 @@ class RawNic {
   std::atomic<std::uint32_t> flows_{0};
   std::atomic<std::uint32_t> cold_polls_{0};       // since something came, up to a limit
   std::atomic<std::uint32_t> received_polled_{0};  // by who polls; several threads may lose counts
-  std::atomic<std::uint32_t> wakes_{0};            // a futex for the watcher's naps
-  std::atomic<std::uint32_t> waits_{0};            // expect_no_polls()
-  std::atomic<bool> watcher_naps_{false};
+  Nap nap_;
   // The watcher's.
   std::uint32_t polls_seen_ = 0;
   std::uint32_t received_seen_ = 0;

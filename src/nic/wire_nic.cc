@@ -119,7 +119,7 @@ bool WireNic::poll() {
   {
     const std::unique_lock guard(receive_lock_, std::try_to_lock);
     if (!guard.owns_lock()) return false;
-    const bool soon = watcher_naps_.load(std::memory_order_relaxed);
+    const bool soon = nap_.is_napping();
     if (receive(soon ? Answer::kSoon : Answer::kNow) != 0) {
       const std::int64_t spent = (clock_now() - received_at_).count_nanoseconds();
       busy_.store(busy_.load(std::memory_order_relaxed) + spent, std::memory_order_relaxed);

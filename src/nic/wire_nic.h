@@ -25,6 +25,7 @@
 #include "base/types.h"
 #include "nic/error.h"
 #include "nic/multicast.h"
+#include "nic/nap.h"
 #include "nic/train_pool.h"
 #include "nic/wire_flows.h"
 #include "nic/wire_gauges.h"
@@ -59,8 +60,8 @@ class WireNic final : port::HandOver {
   // there was something.
   bool poll();
 
-  // The program is about to wait for events: the watcher naps no more.
-  void expect_no_polls();
+  // The watcher's, while others poll.
+  Nap& watcher_nap() { return nap_; }
 
   // From exit(): acknowledgements that wait for something to go along with leave now. The watcher
   // sends them, for the caller may hold any lock; waits for that, but not long.
@@ -168,7 +169,7 @@ class WireNic final : port::HandOver {
   std::atomic<bool> is_leaving_{false};
   std::atomic<std::uint32_t> is_unwritten_{0};  // the recording, when we leave; a futex as well
   // The watcher comes by soon, and sends answers that a program has left that polls no more.
-  std::atomic<bool> watcher_naps_{false};
+  Nap nap_;
 
   Mutex inbox_lock_;
   std::vector<std::vector<std::byte>> inbox_;
@@ -176,8 +177,6 @@ class WireNic final : port::HandOver {
 
   // The watcher's.
   int wake_fd_ = -1;  // an eventfd: the sockets have changed
-  std::atomic<std::uint32_t> wakes_{0};
-  std::atomic<std::uint32_t> waits_{0};  // expect_no_polls(); several threads may lose counts
   std::uint32_t waits_seen_ = 0;
   std::uint32_t polls_seen_ = 0;
   std::int64_t busy_seen_ = 0;

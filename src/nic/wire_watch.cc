@@ -57,17 +57,17 @@ void WireNic::watch() {
     if (turns % kTurnsBetweenChecks == 0) mend_sockets();
     if (line_.records()) tend_recording();
     gauges_.fill([this](SlotNumber slot) { return group_.fetch_peers(slot, nic_.random()); });
+    nap_.begin();
     if (is_polled()) {
-      const std::uint32_t wakes = wakes_.load(std::memory_order_relaxed);
-      watcher_naps_.store(true, std::memory_order_relaxed);
-      futex_wait(wakes_, wakes, FutexScope::kProcess, nap);
-      // Before the lock of receiving: who still saw us nap has left its answers under that lock.
-      watcher_naps_.store(false, std::memory_order_relaxed);
+      // Awake before the lock of receiving: who still saw us nap has left its answers under that
+      // lock.
+      const bool is_ended = nap_.sleep(nap);
       nap = std::min(nap * 2, kNapMax);
       // Who polls all the time leaves little here. Others poll a little between other things.
       receive_what_lies();
-      if (wakes_.load(std::memory_order_relaxed) == wakes) continue;
+      if (!is_ended) continue;
     }
+    nap_.stay_awake();
     nap = kNapMin;
     wait_for_packets();
     if (receive_patiently() >= kStream) receive_while_it_streams();
@@ -105,7 +105,7 @@ bool WireNic::is_polled() {
   polls_seen_ = polls;
   busy_seen_ = busy;
   looked_at_ = now;
-  const std::uint32_t waits = waits_.load(std::memory_order_relaxed);
+  const std::uint32_t waits = engine_.waits();
   const bool expects_events = std::exchange(waits_seen_, waits) != waits;
   return !expects_events && (is_busy || moved >= kPollsForLease);
 }
@@ -163,18 +163,10 @@ void WireNic::tend_recording() {
   futex_wake(is_unwritten_, 1, FutexScope::kProcess);
 }
 
-void WireNic::expect_no_polls() {
-  waits_.store(waits_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  if (!watcher_naps_.load(std::memory_order_relaxed)) return;
-  wakes_.fetch_add(1, std::memory_order_release);
-  futex_wake(wakes_, 1, FutexScope::kProcess);
-}
-
 void WireNic::look_again() {
   const std::uint64_t one = 1;
   static_cast<void>(!write(wake_fd_, &one, sizeof one));
-  wakes_.fetch_add(1, std::memory_order_release);
-  futex_wake(wakes_, 1, FutexScope::kProcess);
+  nap_.end();
 }
 
 // The group keeps the sockets, so those that the program closed are to be had again.
