@@ -219,16 +219,16 @@ void WireNic::take(const port::Received& packet, Recipient& recipient, const Now
   }
   recipient.got(packet.payload.size());
   roce::Engine& engine = qp->wire()->engine();
+  roce::Arrival arrival{.datagram_bytes = packet.payload.size()};
+  arrival.ip.flow = WireFlows::flow_of(packet);
+  arrival.ip.traffic_class = static_cast<std::uint8_t>(packet.ecn);
   const auto parsed = wire::parse(packet.payload);
   if (!parsed) {
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
     const auto bth = wire::parse_bth(packet.payload);
-    if (bth) engine.receive_broken(*bth, parsed.error(), qp->pair.responder());
+    if (bth) engine.receive_broken(*bth, parsed.error(), arrival, qp->pair.responder());
     return;
   }
-  roce::Arrival arrival{.datagram_bytes = packet.payload.size()};
-  arrival.ip.flow = WireFlows::flow_of(packet);
-  arrival.ip.traffic_class = static_cast<std::uint8_t>(packet.ecn);
   engine.receive(*parsed, arrival, qp->pair.window(), qp->pair.responder(), now);
 }
 

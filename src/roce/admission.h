@@ -16,7 +16,7 @@ constexpr bool pkeys_match(std::uint16_t a, std::uint16_t b) {
   return ((a ^ b) & kNumber) == 0 && ((a | b) & kFullMember) != 0;
 }
 
-inline Admission admit(const wire::Packet& packet, const Arrival& arrival, const Settings& settings,
+inline Admission admit(const wire::Head& packet, const Arrival& arrival, const Settings& settings,
                        wire::Service service, EngineCounters& counters) {
   const bool is_connected = service != wire::Service::kUd;
   if (is_connected && arrival.ip.flow.source != settings.path.destination) {

@@ -15,7 +15,8 @@ class DatagramEngine final : public Engine {
   void start(const qp::QpAttributes& attributes) override;
   void receive(const wire::Packet& packet, const Arrival& arrival, qp::SendWindow& window,
                qp::Responder& responder, const Now& now) override;
-  void receive_broken(const wire::Head&, wire::Malformed, qp::Responder&) override {}
+  void receive_broken(const wire::Head&, wire::Malformed, const Arrival&, qp::Responder&) override {
+  }
   const EngineCounters& counters() const override { return counters_; }
 
   void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) override;

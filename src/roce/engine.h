@@ -55,7 +55,7 @@ class Engine : public qp::Carrier {
   virtual void set_in_flight(const InFlight&) {}
   virtual void receive(const wire::Packet& packet, const Arrival& arrival, qp::SendWindow& window,
                        qp::Responder& responder, const Now& now) = 0;
-  virtual void receive_broken(const wire::Head& bth, wire::Malformed why,
+  virtual void receive_broken(const wire::Head& bth, wire::Malformed why, const Arrival& arrival,
                               qp::Responder& responder) = 0;
   virtual const EngineCounters& counters() const = 0;
   // The peer is one of ours, and both know it.

@@ -52,9 +52,11 @@ void RcEngine::receive(const wire::Packet& packet, const Arrival& arrival, qp::S
   responder_.receive(packet, responder, now);
 }
 
-void RcEngine::receive_broken(const wire::Head& bth, wire::Malformed why,
+// A stranger's mistakes end nothing, no more than what else a stranger sends.
+void RcEngine::receive_broken(const wire::Head& bth, wire::Malformed why, const Arrival& arrival,
                               qp::Responder& responder) {
-  if (bth.opcode.service() != service_of(settings_) || !wire::deserves_nak(why)) return;
+  const auto admission = admit(bth, arrival, settings_, service_of(settings_), counters_);
+  if (admission != Admission::kAdmitted || !wire::deserves_nak(why)) return;
   const wire::OpcodeShape& shape = wire::shape_of(bth.opcode);
   if (shape.is_defined && shape.is_response) return;
   responder_.receive_broken(bth.psn, responder);

@@ -18,7 +18,7 @@ class RcEngine final : public Engine {
   void set_in_flight(const InFlight& most) override { requester_.set_in_flight(most); }
   void receive(const wire::Packet& packet, const Arrival& arrival, qp::SendWindow& window,
                qp::Responder& responder, const Now& now) override;
-  void receive_broken(const wire::Head& bth, wire::Malformed why,
+  void receive_broken(const wire::Head& bth, wire::Malformed why, const Arrival& arrival,
                       qp::Responder& responder) override;
   const EngineCounters& counters() const override { return counters_; }
   bool has_agreed() const override { return agreement_.is_agreed(); }

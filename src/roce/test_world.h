@@ -24,6 +24,9 @@ struct EndOptions {
   std::uint32_t path_mtu = 1024;
   std::size_t memory = 256 * 1024;
   std::uint32_t depth = 64;
+  std::uint32_t completions = 4096;
+  queues::ReceiveQueue* shared_receives = nullptr;
+  qp::TagMatcher* tags = nullptr;
   std::uint32_t first_psn = 0xFFFFF0;  // of both directions: wraps soon
   std::uint8_t timeout = 8;            // 1 ms
   std::uint8_t retry_count = 7;
@@ -58,8 +61,8 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
         number_(number),
         link_(link),
         memory(options.memory),
-        completions(4096, nullptr),
-        receive_completions(4096, nullptr),
+        completions(options.completions, nullptr),
+        receive_completions(options.completions, nullptr),
         pair({.type = options.type,
               .xrc = !options.is_xrc ? qp::Xrc::kNo
                      : number == 0   ? qp::Xrc::kInitiator
@@ -75,7 +78,8 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
               .receive_sge_max = 4,
               .send_completions = &completions,
               .receive_completions = &receive_completions,
-              .shared_receives = nullptr,
+              .shared_receives = options.shared_receives,
+              .tags = options.tags,
               .shared_queues = &shared_queues,
               .regions = &regions,
               .events = this}),
@@ -90,6 +94,7 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
   QpNum peer() const { return {0x101u - static_cast<std::uint32_t>(number_)}; }
   // The upper bits of the opcodes of its service.
   std::uint8_t service() const {
+    if (options_.is_xrc) return 0xA0;
     const bool is_ud = options_.type == qp::QpType::kUd;
     return options_.type == qp::QpType::kRc ? 0x00 : is_ud ? 0x60 : 0x20;
   }
@@ -132,7 +137,7 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
     arrival.ip.traffic_class = packet.is_marked ? 3 : 2;
     if (parsed) return give(*parsed, arrival);
     if (const auto bth = wire::parse_bth(packet.bytes)) {
-      engine->receive_broken(*bth, parsed.error(), pair.responder());
+      engine->receive_broken(*bth, parsed.error(), arrival, pair.responder());
     }
   }
   void give(const wire::Packet& packet, const Arrival& arrival) {

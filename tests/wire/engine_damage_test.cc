@@ -71,7 +71,7 @@ class Victim {
     } else {
       ++refused_[parsed.error()];
       if (const auto bth = wire::parse_bth(damaged))
-        end_.engine->receive_broken(*bth, parsed.error(), end_.pair.responder());
+        end_.engine->receive_broken(*bth, parsed.error(), end_.from_peer(), end_.pair.responder());
       const bool is_alive = end_.pair.state() == qp::QpState::kReadyToSend;
       EXPECT_TRUE(is_alive || wire::deserves_nak(parsed.error())) << name_of(parsed.error());
     }
