@@ -8,97 +8,19 @@
 #include <cstring>
 
 #include "base/random.h"
-#include "base/unique_fd.h"
 #include "host/control.h"
 #include "host/greeting.h"
 #include "host/slots.h"
 #include "host/test_node.h"
+#include "host/test_raw_link.h"
 
 namespace verbena::host {
 namespace {
 
-using Bytes = std::vector<std::byte>;
-
-template <class T>
-void append(Bytes& bytes, const T& value) {
-  const auto part = std::as_bytes(std::span(&value, 1));
-  bytes.insert(bytes.end(), part.begin(), part.end());
-}
-
-Bytes frame(FrameType type, std::uint32_t detail = 0) {
-  Bytes bytes;
-  append(bytes, FrameHead{.type = type, .detail = detail});
-  return bytes;
-}
-Bytes frame(FrameType type, const Greeting& greeting) {
-  Bytes bytes = frame(type);
-  append(bytes, greeting);
-  return bytes;
-}
-
-// A seqpacket socket that speaks for itself.
-class Raw {
- public:
-  Raw() : fd_(socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0)) {}
-  explicit Raw(SlotNumber slot) : Raw() {
-    const SlotAddress to(test_options().slot_name, slot);
-    EXPECT_EQ(::connect(fd_.get(), to.address(), to.size), 0);
-  }
-  explicit Raw(int fd) : fd_(fd) {}
-
-  bool send(const Bytes& bytes, std::vector<int> fds = {}) {
-    iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
-    msghdr message{};
-    message.msg_iov = &part;
-    message.msg_iovlen = 1;
-    alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int) * 64)] = {};
-    if (!fds.empty()) {
-      message.msg_control = control;
-      message.msg_controllen = CMSG_SPACE(sizeof(int) * fds.size());
-      cmsghdr* c = CMSG_FIRSTHDR(&message);
-      c->cmsg_level = SOL_SOCKET;
-      c->cmsg_type = SCM_RIGHTS;
-      c->cmsg_len = CMSG_LEN(sizeof(int) * fds.size());
-      std::memcpy(CMSG_DATA(c), fds.data(), sizeof(int) * fds.size());
-    }
-    return sendmsg(fd_.get(), &message, MSG_NOSIGNAL) >= 0;
-  }
-  // The next frame; nothing at the end.
-  Bytes receive() {
-    Bytes bytes(kFrameMax);
-    const ssize_t size = read(fd_.get(), bytes.data(), bytes.size());
-    bytes.resize(size > 0 ? static_cast<std::size_t>(size) : 0);
-    return bytes;
-  }
-  // What it says before it closes; none if it just closes.
-  std::optional<RefuseReason> refusal() {
-    std::optional<RefuseReason> reason;
-    for (Bytes bytes = receive(); !bytes.empty(); bytes = receive()) {
-      const auto parsed = parse_frame(bytes);
-      if (!parsed || parsed->type != FrameType::kRefuse) continue;
-      reason = static_cast<RefuseReason>(parsed->detail);
-    }
-    return reason;
-  }
-  int fd() const { return fd_.get(); }
-
- private:
-  UniqueFd fd_;  // of any thread, unlike PrivateFd
-};
-
-Greeting greeting_to(SlotNumber wanted) {
-  Greeting greeting;
-  greeting.id = {7, 7};
-  greeting.nonce_address = 8;
-  greeting.nonce = 1;
-  greeting.wanted_slot = wanted.value;
-  greeting.slots.add(SlotNumber{1000});
-  return greeting;
-}
-
 class ControlHostile : public ::testing::Test {
  protected:
   SlotNumber slot() const { return node.control->first_slot(); }
+  SlotAddress address() const { return {test_options().slot_name, slot()}; }
   Bytes hello() const { return frame(FrameType::kHello, greeting_to(slot())); }
   int page_fd() const { return page.fd.get(); }
 
@@ -113,7 +35,7 @@ class ControlHostile : public ::testing::Test {
   }
   // Sends one frame on a new connection, and gives how it is refused.
   std::optional<RefuseReason> answer_to(const Bytes& bytes, std::vector<int> fds = {}) {
-    Raw raw(slot());
+    Raw raw(address());
     EXPECT_TRUE(raw.send(bytes, std::move(fds)));
     return raw.refusal();
   }
@@ -142,7 +64,7 @@ class ControlHostile : public ::testing::Test {
 };
 
 TEST_F(ControlHostile, AcceptsAGoodGreeting) {
-  Raw raw(slot());
+  Raw raw(address());
   shake_hands(raw);
   ASSERT_TRUE(eventually([&] { return node.count_up() == 1; }));
   EXPECT_EQ(node.peer(0).id(), (ProcessId{7, 7}));
@@ -220,13 +142,13 @@ TEST_F(ControlHostile, ClosesSurplusDescriptors) {
     EXPECT_EQ(answer_to(hello(), std::vector<int>(count, page_fd())), RefuseReason::kMalformed);
   }
   // Where a peer that is up attaches to what has no attachment.
-  Raw raw(slot());
+  Raw raw(address());
   shake_hands(raw);
   Bytes slots = frame(FrameType::kSlots);
   append(slots, greeting_to(slot()).slots);
   raw.send(slots, {page_fd()});
   EXPECT_EQ(raw.refusal(), RefuseReason::kMalformed);
-  Raw another(slot());
+  Raw another(address());
   shake_hands(another);
   another.send(frame(FrameType::kMessage), {page_fd(), page_fd()});
   EXPECT_EQ(another.refusal(), RefuseReason::kMalformed);
@@ -238,7 +160,7 @@ TEST_F(ControlHostile, EndsALinkThatBreaksTheRules) {
                          frame(FrameType::kMessage, 1), Bytes(kFrameMax + 1)};
   std::uint64_t id = 100;
   for (const Bytes& bytes : wrong) {
-    Raw raw(slot());
+    Raw raw(address());
     shake_hands(raw, {id, id});
     ASSERT_TRUE(eventually([&] { return node.count_up() == id - 99; }));
     EXPECT_TRUE(raw.send(bytes));
@@ -249,7 +171,7 @@ TEST_F(ControlHostile, EndsALinkThatBreaksTheRules) {
 }
 
 TEST_F(ControlHostile, BelievesTheFirstOfTwoWithOneId) {
-  Raw first(slot()), second(slot());
+  Raw first(address()), second(address());
   shake_hands(first);
   ASSERT_TRUE(second.send(hello(), {page_fd()}));
   EXPECT_EQ(second.refusal(), RefuseReason::kDuplicate);
@@ -262,7 +184,7 @@ TEST_F(ControlHostile, GivesUpOnThoseWhoDoNotFinish) {
   // More than it lets wait, some silent, some half way.
   std::vector<std::unique_ptr<Raw>> raws;
   for (std::uint64_t i = 0; i < 200; ++i) {
-    raws.push_back(std::make_unique<Raw>(slot()));
+    raws.push_back(std::make_unique<Raw>(address()));
     Greeting greeting = greeting_to(slot());
     greeting.id = {i + 1, i};
     if (i % 2 == 0) raws.back()->send(frame(FrameType::kHello, greeting), {page_fd()});
@@ -273,7 +195,7 @@ TEST_F(ControlHostile, GivesUpOnThoseWhoDoNotFinish) {
 }
 
 TEST_F(ControlHostile, IsNotHeldUpByAFlood) {
-  Raw raw(slot());
+  Raw raw(address());
   shake_hands(raw);
   std::atomic<bool> stop = false;
   std::thread flood([&, fd = page_fd()] {
@@ -298,7 +220,7 @@ TEST_F(ControlHostile, SurvivesAnyBytes) {
   const Bytes good[] = {hello(), frame(FrameType::kReady), frame(FrameType::kMessage),
                         frame(FrameType::kRefuse, 4)};
   for (int round = 0; round < 2000; ++round) {
-    Raw raw(slot());
+    Raw raw(address());
     for (int i = 0; i < 3; ++i) {
       Bytes bytes = good[random.below(std::size(good))];
       if (random.one_in(3)) bytes.resize(random.below(kFrameMax + 10));
