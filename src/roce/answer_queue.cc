@@ -35,4 +35,14 @@ const std::uint64_t* AtomicReplay::find(wire::Psn psn) const {
   return nullptr;
 }
 
+bool ReadHistory::has(const OwedAnswer& again, std::uint32_t path_mtu) const {
+  return std::any_of(reads_.begin(), reads_.end(), [&](const OwedAnswer& read) {
+    const std::int32_t skipped = again.psn - read.psn;
+    if (skipped < 0 || skipped + std::int64_t{again.packets} > read.packets) return false;
+    const std::uint64_t offset = std::uint64_t{path_mtu} * static_cast<std::uint32_t>(skipped);
+    return again.key == read.key && again.shared_queue == read.shared_queue &&
+           again.address == read.address + offset && again.length <= read.length - offset;
+  });
+}
+
 }  // namespace verbena::roce

@@ -72,4 +72,17 @@ class AtomicReplay {
   std::uint32_t next_ = 0;
 };
 
+// The last READs, of which the peer may ask for all or a part again (9.7.5.1.5): as many as it may
+// have with us at a time. What it never asked for is no repetition, but somebody's guess.
+class ReadHistory {
+ public:
+  explicit ReadHistory(std::uint32_t most) : reads_(most == 0 ? 1 : most, {.packets = 0}) {}
+  void add(const OwedAnswer& read) { reads_[next_++ % reads_.size()] = read; }
+  bool has(const OwedAnswer& again, std::uint32_t path_mtu) const;
+
+ private:
+  std::vector<OwedAnswer> reads_;
+  std::uint32_t next_ = 0;
+};
+
 }  // namespace verbena::roce

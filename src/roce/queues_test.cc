@@ -122,6 +122,31 @@ TEST(AtomicReplay, RemembersTheLastOnes) {
   EXPECT_EQ(*replay.find(Psn(2)), 22u);
 }
 
+TEST(ReadHistory, HasWhatWasAskedForAndItsParts) {
+  constexpr std::uint32_t kMtu = 1024;
+  ReadHistory history(2);
+  EXPECT_FALSE(history.has({}, kMtu));
+  const OwedAnswer read{
+      .psn = Psn(0xFFFFFE), .packets = 3, .key = {7}, .address = 5000, .length = 2500};
+  history.add(read);
+  EXPECT_TRUE(history.has(read, kMtu));
+  const OwedAnswer part{.psn = Psn(0), .packets = 1, .key = {7}, .address = 7048, .length = 452};
+  EXPECT_TRUE(history.has(part, kMtu));
+  for (const auto change :
+       {+[](OwedAnswer& one) { one.key = {8}; }, +[](OwedAnswer& one) { one.address += 1; },
+        +[](OwedAnswer& one) { one.length += 1; },
+        +[](OwedAnswer& one) { one.psn = Psn(0xFFFFFF); },
+        +[](OwedAnswer& one) { one.packets = 2; }}) {
+    OwedAnswer other = part;
+    change(other);
+    EXPECT_FALSE(history.has(other, kMtu));
+  }
+  history.add({.psn = Psn(1), .packets = 1});
+  EXPECT_TRUE(history.has(read, kMtu));
+  history.add({.psn = Psn(2), .packets = 1});
+  EXPECT_FALSE(history.has(read, kMtu)) << "older than all that may be asked for";
+}
+
 TEST(FlightLine, FindsTheOperationOfAPsn) {
   FlightLine line(3);
   line.push({.index = qp::OpIndex(0), .first = Psn(0xFFFFFE), .packets = 4});

@@ -48,6 +48,7 @@ RcResponder::RcResponder(const Settings& settings, Wire& wire, Agreement& agreem
       assembly_(settings.path_mtu),
       answers_(settings.reads_in_max),
       atomics_(settings.reads_in_max),
+      reads_(settings.reads_in_max),
       last_ahead_(expected_),
       kept_(settings.reorder_packets, settings.path_mtu, settings.reorder_budget),
       highest_(expected_),
@@ -143,21 +144,26 @@ Result<void, Refusal> RcResponder::execute(const wire::Packet& packet, qp::Respo
   return refuse(Refusal::kInvalidRequest);
 }
 
+OwedAnswer RcResponder::answer_of_read(const wire::Packet& packet, wire::Msn msn) const {
+  return {.psn = packet.psn,
+          .msn = msn,
+          .packets = psns_of(packet),
+          .shared_queue = packet.srq_number,
+          .key = packet.remote_key,
+          .address = packet.remote_address,
+          .length = packet.dma_length};
+}
+
 Result<void, Refusal> RcResponder::execute_read(const wire::Packet& packet,
                                                 qp::Responder& responder) {
   auto begun = responder.begin_read(packet.remote_key, packet.remote_address, packet.dma_length);
   if (!begun) return begun;
-  const bool has_room = answers_.add({.psn = packet.psn,
-                                      .msn = msn_.next(),
-                                      .packets = psns_of(packet),
-                                      .shared_queue = packet.srq_number,
-                                      .key = packet.remote_key,
-                                      .address = packet.remote_address,
-                                      .length = packet.dma_length});
-  if (!has_room) {
+  const OwedAnswer answer = answer_of_read(packet, msn_.next());
+  if (!answers_.add(answer)) {
     responder.broken_request();
     return refuse(Refusal::kInvalidRequest);
   }
+  reads_.add(answer);
   assembly_.pass(packet);
   return {};
 }
@@ -248,11 +254,12 @@ void RcResponder::repeat(const wire::Packet& packet, qp::Responder& responder) {
   }
 }
 
-// All of it or a part, but nothing that was not asked for before. It is executed again, so its key
+// All of it or a part, but nothing that was not asked for before: half of all sequence numbers are
+// past, so a stranger's guess would hit, and end the connection. It is executed again, so its key
 // is checked again: the region may be gone by now (9.7.5.1.5).
 void RcResponder::repeat_read(const wire::Packet& packet, qp::Responder& responder) {
-  const std::uint32_t packets = psns_of(packet);
-  if (expected_ - packet.psn < static_cast<std::int32_t>(packets)) return;
+  OwedAnswer answer = answer_of_read(packet, msn_);
+  if (!reads_.has(answer, settings_.path_mtu)) return;
   auto begun = responder.must_choose() ? responder.choose_domain(packet.srq_number)
                                        : Result<void, Refusal>();
   if (begun)
@@ -262,14 +269,8 @@ void RcResponder::repeat_read(const wire::Packet& packet, qp::Responder& respond
     refuse_packet(begun.error(), responder);
     return;
   }
-  answers_.add_again({.psn = packet.psn,
-                      .msn = msn_,
-                      .packets = packets,
-                      .is_again = true,
-                      .shared_queue = packet.srq_number,
-                      .key = packet.remote_key,
-                      .address = packet.remote_address,
-                      .length = packet.dma_length});
+  answer.is_again = true;
+  answers_.add_again(answer);
 }
 
 // -- ahead --------------------------------------------------------------------------------------

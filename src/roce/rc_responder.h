@@ -73,6 +73,7 @@ class RcResponder {
   bool refuse_packet(qp::Refusal refusal, qp::Responder& responder);
   void repeat(const wire::Packet& packet, qp::Responder& responder);
   void repeat_read(const wire::Packet& packet, qp::Responder& responder);
+  OwedAnswer answer_of_read(const wire::Packet& packet, wire::Msn msn) const;
   void keep(const wire::Packet& packet, const Now& now);
 
   void name_gaps(Instant now);
@@ -98,6 +99,7 @@ class RcResponder {
   Assembly assembly_;
   AnswerQueue answers_;
   AtomicReplay atomics_;
+  ReadHistory reads_;
 
   bool ack_due_ = false;
   std::uint32_t unacknowledged_ = 0;       // packets
