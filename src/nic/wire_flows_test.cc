@@ -31,6 +31,7 @@ class Packet {
     packet.payload = bytes_;
   }
   void damage() { bytes_[30] ^= std::byte{1}; }
+  void set_opcode(std::uint8_t value) { bytes_[0] = std::byte{value}; }
 
   port::Received packet;
 
@@ -58,6 +59,18 @@ TEST(WireFlows, RefusesADamagedPacketAndTakesTheNext) {
   damaged.damage();
   EXPECT_FALSE(flows.is_intact(damaged.packet));
   EXPECT_TRUE(flows.is_intact(Packet(2, 2).packet));
+}
+
+// So nobody answers an unknown opcode that was a known one before it was damaged.
+TEST(WireFlows, RefusesADamagedPacketWhateverItsOpcode) {
+  WireFlows flows;
+  for (unsigned value = 0; value < 256; ++value) {
+    Packet packet(0, 0);
+    const bool is_as_sent =
+        value == wire::Opcode::of(wire::Service::kRc, wire::Code::kSendOnly).value;
+    packet.set_opcode(static_cast<std::uint8_t>(value));
+    EXPECT_EQ(flows.is_intact(packet.packet), is_as_sent) << value;
+  }
 }
 
 }  // namespace

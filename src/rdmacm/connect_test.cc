@@ -2,6 +2,7 @@
 // Connections, from the first event to the last, and the ids that have them.
 #include <poll.h>
 
+#include <algorithm>
 #include <atomic>
 #include <future>
 #include <thread>
@@ -48,6 +49,33 @@ TEST_F(Connections, BothEndsNameEachOther) {
     expect(server_channel.get(), RDMA_CM_EVENT_DISCONNECTED);
     listener.reset();
   }
+}
+
+// docs/security.md: 24 bits, each a fair coin (seven standard deviations).
+TEST_F(Connections, BeginAtPacketsThatNobodyGuesses) {
+  constexpr int kConnections = 100;
+  std::vector<std::uint32_t> numbers;
+  for (int i = 0; i < kConnections; ++i) {
+    prepare(loopback());
+    const OwnId server = connect();
+    for (rdma_cm_id* id : {client.get(), server.get()}) {
+      ibv_qp_attr attributes{};
+      attributes.qp_state = IBV_QPS_RTS;
+      int mask = 0;
+      ASSERT_EQ(error_of(rdma_init_qp_attr(id, &attributes, &mask)), 0);
+      numbers.push_back(attributes.sq_psn);
+    }
+    client.reset();
+    expect(server_channel.get(), RDMA_CM_EVENT_DISCONNECTED);
+    listener.reset();
+  }
+  for (unsigned bit = 0; bit < 24; ++bit) {
+    const auto ones =
+        std::ranges::count_if(numbers, [&](std::uint32_t each) { return (each >> bit & 1) != 0; });
+    EXPECT_NEAR(static_cast<double>(ones), kConnections, 7 * 0.5 * 14.2) << bit;
+  }
+  std::ranges::sort(numbers);
+  EXPECT_TRUE(std::ranges::adjacent_find(numbers) == numbers.end());
 }
 
 TEST_F(Connections, CarryWhatTheProgramSays) {
