@@ -42,10 +42,16 @@ constexpr std::size_t kPiece = 8192;
 
 }  // namespace
 
+// The state is inverted at both ends, so that zeros in front and behind count.
 std::uint32_t crc32(std::uint32_t before, std::span<const std::byte> bytes) {
-  // The state is inverted at both ends, so that zeros in front and behind count.
   const auto advance = bytes.size() < crc::kFoldMin ? crc::by_tables : crc::by_folding;
   return ~advance(~before, bytes.data(), bytes.size());
+}
+
+std::uint32_t crc32_of_sum(std::uint32_t before, std::span<const std::byte> bytes,
+                           std::uint64_t added) {
+  VERBENA_ASSERT(bytes.size() >= sizeof added);
+  return ~crc::by_folding(added ^ ~before, bytes.data(), bytes.size());
 }
 
 std::uint32_t copy_and_crc(std::byte* to, const std::byte* from, std::size_t bytes,

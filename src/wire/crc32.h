@@ -14,6 +14,10 @@ namespace verbena::wire {
 
 // The CRC of all bytes folded so far. 0 is the CRC of nothing; zlib's crc32 counts the same way.
 std::uint32_t crc32(std::uint32_t before, std::span<const std::byte> bytes);
+// The same of bytes the first eight of which count as their sum (exclusive or) with `added`, whose
+// lowest byte is the first one's. There are eight.
+std::uint32_t crc32_of_sum(std::uint32_t before, std::span<const std::byte> bytes,
+                           std::uint64_t added);
 
 // Copies `bytes` from `from` to `to` and folds the CRC over the copy: what is sent is what was
 // counted, even when somebody writes to `from` meanwhile. They do not overlap.

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The inside of crc32.h: the CRC by tables, and by carry-less multiplication where the processor
-// has it. Both go on from a raw state, without the inversions at both ends.
+// has it. Both go on from a raw state, without the inversions at both ends. A state is what is to
+// be added to the next four bytes; so it is taken as a number of eight, and whoever wants to add
+// something to the next four puts it there (of fewer bytes, nothing).
 #pragma once
 
 #include <cstddef>
@@ -20,12 +22,12 @@ constexpr std::uint32_t power(unsigned n) {
 }
 
 // Any number of bytes, anywhere.
-std::uint32_t by_tables(std::uint32_t state, const std::byte* bytes, std::size_t count);
+std::uint32_t by_tables(std::uint64_t state, const std::byte* bytes, std::size_t count);
 
 // What by_folding takes at least.
 inline constexpr std::size_t kFoldMin = 4;
 
 // At least kFoldMin bytes. Where the processor cannot do it, by tables.
-std::uint32_t by_folding(std::uint32_t state, const std::byte* bytes, std::size_t count);
+std::uint32_t by_folding(std::uint64_t state, const std::byte* bytes, std::size_t count);
 
 }  // namespace verbena::wire::crc

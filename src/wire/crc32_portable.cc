@@ -40,14 +40,15 @@ std::uint64_t load(const std::byte* bytes) {
 
 }  // namespace
 
-std::uint32_t by_tables(std::uint32_t state, const std::byte* bytes, std::size_t count) {
+std::uint32_t by_tables(std::uint64_t sum, const std::byte* bytes, std::size_t count) {
   for (; count >= kSlices; count -= kSlices, bytes += kSlices) {
-    const std::uint64_t word = load(bytes) ^ state;
-    state = 0;
+    const std::uint64_t word = load(bytes) ^ sum;
+    sum = 0;
     for (unsigned i = 0; i < kSlices; ++i) {
-      state ^= kTables[kSlices - 1 - i][word >> 8 * i & 0xFF];
+      sum ^= kTables[kSlices - 1 - i][word >> 8 * i & 0xFF];
     }
   }
+  auto state = static_cast<std::uint32_t>(sum);
   for (; count != 0; --count, ++bytes) {
     state = state >> 8 ^ kTables[0][(state ^ static_cast<std::uint32_t>(*bytes)) & 0xFF];
   }
@@ -55,7 +56,7 @@ std::uint32_t by_tables(std::uint32_t state, const std::byte* bytes, std::size_t
 }
 
 #if !defined(__x86_64__)
-std::uint32_t by_folding(std::uint32_t state, const std::byte* bytes, std::size_t count) {
+std::uint32_t by_folding(std::uint64_t state, const std::byte* bytes, std::size_t count) {
   return by_tables(state, bytes, count);
 }
 #endif

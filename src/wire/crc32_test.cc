@@ -55,6 +55,21 @@ TEST(Crc32, FoldsPiecesToTheCrcOfTheWhole) {
   }
 }
 
+TEST(Crc32, CountsTheFirstBytesAsTheirSumWithOthers) {
+  SeededRandom random(test_seed());
+  for (std::size_t length = 8; length <= 4096; length += length < 600 ? 1 : 97) {
+    auto bytes = random_bytes(random, length);
+    const auto before = static_cast<std::uint32_t>(random.next());
+    const std::uint64_t added = random.next();
+    const std::uint32_t crc = crc32_of_sum(before, bytes, added);
+    const std::uint32_t by_tables = ~crc::by_tables(added ^ ~before, bytes.data(), length);
+    for (unsigned i = 0; i < sizeof added; ++i)
+      bytes[i] ^= static_cast<std::byte>(added >> 8 * i);
+    ASSERT_EQ(crc, zlib_crc(before, bytes)) << length;
+    ASSERT_EQ(by_tables, zlib_crc(before, bytes)) << length;
+  }
+}
+
 TEST(Crc32, CopiesAndFolds) {
   SeededRandom random(test_seed());
   for (const std::size_t length : {0, 1, 3, 255, 4096, 8191, 8192, 8193, 100'000}) {

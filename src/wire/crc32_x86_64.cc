@@ -125,11 +125,12 @@ USES_PCLMUL inline std::uint32_t finish(__m128i block, const std::byte* bytes, s
   return reduce(fold(_mm_shuffle_epi8(block, up), by, second));
 }
 
-// 4 to 15 bytes: the state is added to the first four.
-USES_PCLMUL std::uint32_t by_less(std::uint32_t state, const std::byte* bytes, std::size_t count) {
-  alignas(16) std::byte block[16]{};
+// 4 to 15 bytes. Of fewer than eight, what the second half of the state would be added to lies
+// behind the block.
+USES_PCLMUL std::uint32_t by_less(std::uint64_t state, const std::byte* bytes, std::size_t count) {
+  alignas(16) std::byte block[24]{};
   std::memcpy(block + 16 - count, bytes, count);
-  std::uint32_t first = 0;
+  std::uint64_t first = 0;
   std::memcpy(&first, block + 16 - count, sizeof first);
   first ^= state;
   std::memcpy(block + 16 - count, &first, sizeof first);
@@ -138,8 +139,8 @@ USES_PCLMUL std::uint32_t by_less(std::uint32_t state, const std::byte* bytes, s
 
 // The blocks have names, for gcc 12 keeps an array of them in memory.
 // At least 16 bytes.
-USES_PCLMUL std::uint32_t by_128(std::uint32_t state, const std::byte* bytes, std::size_t count) {
-  __m128i a = _mm_xor_si128(load(bytes), _mm_cvtsi32_si128(static_cast<int>(state)));
+USES_PCLMUL std::uint32_t by_128(std::uint64_t state, const std::byte* bytes, std::size_t count) {
+  __m128i a = _mm_xor_si128(load(bytes), pair(state, 0));
   if (count < 64) return finish(a, bytes + 16, count - 16);
   __m128i b = load(bytes + 16);
   __m128i c = load(bytes + 32);
@@ -166,8 +167,8 @@ USES_VPCLMUL inline __m512i fold_wide(__m512i block, __m512i by, __m512i onto) {
 constexpr std::size_t kWideMin = 256;
 
 // At least kWideMin bytes.
-USES_VPCLMUL std::uint32_t by_512(std::uint32_t state, const std::byte* bytes, std::size_t count) {
-  const __m512i start = _mm512_zextsi128_si512(_mm_cvtsi32_si128(static_cast<int>(state)));
+USES_VPCLMUL std::uint32_t by_512(std::uint64_t state, const std::byte* bytes, std::size_t count) {
+  const __m512i start = _mm512_zextsi128_si512(pair(state, 0));
   __m512i a = _mm512_xor_si512(load_wide(bytes), start);
   __m512i b = load_wide(bytes + 64);
   __m512i c = load_wide(bytes + 128);
@@ -207,7 +208,7 @@ const Processor kProcessor = look();  // before that it is kUnknown, and the tab
 
 }  // namespace
 
-std::uint32_t by_folding(std::uint32_t state, const std::byte* bytes, std::size_t count) {
+std::uint32_t by_folding(std::uint64_t state, const std::byte* bytes, std::size_t count) {
   switch (kProcessor) {
     case Processor::kFolds512:
       if (count >= kWideMin) return by_512(state, bytes, count);

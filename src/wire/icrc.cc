@@ -49,34 +49,48 @@ FlowIcrc::FlowIcrc(const Flow& flow) : is_ipv4_(is_ipv4(flow)) {
   std::fill_n(prefix_.data() + prefix_bytes_ - kUdpBytes + kUdpChecksumOffset, 2, kOnes);
 }
 
-std::uint32_t FlowIcrc::begin(std::span<const std::byte, kBthBytes> bth, std::size_t datagram_bytes,
-                              std::uint16_t id) {
+std::uint32_t FlowIcrc::crc_of_heads(std::size_t datagram_bytes, std::uint16_t id) {
   const auto length = static_cast<std::uint32_t>(datagram_bytes + kUdpBytes);
   VERBENA_ASSERT(length + kIpv4Bytes <= 0xFFFF);
-  if (length != remembered_length_ || id != remembered_id_) {
+  if (!is_ipv4_) id = 0;
+  if (length != known_length_) {
     std::byte* const ip = prefix_.data() + kOnesBytes;
-    if (is_ipv4_) {
-      store(be16(static_cast<std::uint16_t>(length + kIpv4Bytes)), ip + kIpv4LengthOffset);
-      store(be16(id), ip + kIpv4IdOffset);
-    } else {
-      store(be16(static_cast<std::uint16_t>(length)), ip + kIpv6LengthOffset);
-    }
+    const auto ip_length = static_cast<std::uint16_t>(is_ipv4_ ? length + kIpv4Bytes : length);
+    store(be16(ip_length), ip + (is_ipv4_ ? kIpv4LengthOffset : kIpv6LengthOffset));
     store(be16(static_cast<std::uint16_t>(length)),
           prefix_.data() + prefix_bytes_ - kUdpBytes + kUdpLengthOffset);
-    remembered_crc_ = crc32(0, std::span(prefix_).first(prefix_bytes_));
-    remembered_length_ = length;
-    remembered_id_ = id;
+    known_length_ = length;
+    known_ids_ = 0;
   }
+  if (id >= kKnownIds) return fold_heads(id);
+  const std::uint64_t bit = std::uint64_t{1} << id;
+  if ((known_ids_ & bit) == 0) {
+    known_crcs_[id] = fold_heads(id);
+    known_ids_ |= bit;
+  }
+  return known_crcs_[id];
+}
+
+std::uint32_t FlowIcrc::fold_heads(std::uint16_t id) {
+  if (is_ipv4_) store(be16(id), prefix_.data() + kOnesBytes + kIpv4IdOffset);
+  return crc32(0, std::span(prefix_).first(prefix_bytes_));
+}
+
+std::uint32_t FlowIcrc::begin(std::span<const std::byte, kBthBytes> bth, std::size_t datagram_bytes,
+                              std::uint16_t id) {
   std::array<std::byte, kBthBytes> masked;
   std::copy_n(bth.begin(), kBthBytes, masked.begin());
   masked[Bth::kCongestionOffset] = kOnes;
-  return crc32(remembered_crc_, masked);
+  return crc32(crc_of_heads(datagram_bytes, id), masked);
 }
 
 std::uint32_t FlowIcrc::compute(std::span<const std::byte> covered, std::uint16_t id) {
   VERBENA_ASSERT(covered.size() >= kBthBytes);
-  const std::uint32_t crc = begin(covered.first<kBthBytes>(), covered.size() + kIcrcBytes, id);
-  return crc32(crc, covered.subspan(kBthBytes));
+  // The byte with FECN and BECN becomes ones by what is missing to them.
+  static_assert(Bth::kCongestionOffset < sizeof(std::uint64_t));
+  const auto missing = static_cast<std::uint64_t>(covered[Bth::kCongestionOffset] ^ kOnes);
+  return crc32_of_sum(crc_of_heads(covered.size() + kIcrcBytes, id), covered,
+                      missing << 8 * Bth::kCongestionOffset);
 }
 
 Result<Verified, Malformed> FlowIcrc::verify(std::span<const std::byte> datagram,

@@ -10,6 +10,7 @@
 #include "base/test_seed.h"
 #include "wire/crc32.h"
 #include "wire/datagram.h"
+#include "wire/headers.h"
 #include "wire/packet.h"
 
 namespace verbena::wire {
@@ -97,6 +98,26 @@ TEST(Icrc, CoversAddressesAndPorts) {
     FlowIcrc receiver(other);
     EXPECT_FALSE(receiver.verify(datagram, 0));
   }
+}
+
+TEST(Icrc, DoesNotDependOnWhatWasComputedBefore) {
+  SeededRandom random(test_seed());
+  for (const Flow& flow : {kIpv4Flow, kIpv6Flow}) {
+    FlowIcrc icrc(flow);
+    for (int round = 0; round < 2000; ++round) {
+      const auto id = static_cast<std::uint16_t>(random.below(round % 2 == 0 ? 100 : 65536));
+      const auto datagram = send_only(flow, random.below(3) * 64, id);
+      const auto covered = std::span(datagram).first(datagram.size() - kIcrcBytes);
+      ASSERT_EQ(icrc.compute(covered, id), received_icrc(datagram)) << id;
+    }
+  }
+}
+
+TEST(Icrc, LeavesOutWhatRoutersAndPeersMarkOnTheWay) {
+  auto datagram = send_only(kIpv4Flow, 64, 0);
+  datagram[Bth::kCongestionOffset] = std::byte{0xC0};
+  FlowIcrc receiver(kIpv4Flow);
+  EXPECT_TRUE(receiver.verify(datagram, 0));
 }
 
 TEST(Icrc, BeginAndFoldIsTheSameAsCompute) {
