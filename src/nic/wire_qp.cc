@@ -161,7 +161,7 @@ const roce::Path* WireQp::path_of(const qp::Operation& op) {
 wire::FlowIcrc& WireQp::icrc_of(const roce::Path& path, std::uint16_t source_port) {
   const wire::Flow flow{
       .source = path.source, .destination = path.destination, .source_port = source_port};
-  if (!icrc_ || flow_ != flow) {
+  if (!icrc_ || !WireFlows::is_same(flow_, flow)) {
     flow_ = flow;
     icrc_.emplace(flow);
   }

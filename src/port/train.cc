@@ -7,6 +7,19 @@
 #include "base/assert.h"
 
 namespace verbena::port {
+namespace {
+
+// What == says, which gcc 12 finds out byte by byte.
+bool is_same(const Gid& a, const Gid& b) {
+  return std::memcmp(a.bytes, b.bytes, sizeof a.bytes) == 0;
+}
+bool is_same(const Route& a, const Route& b) {
+  return is_same(a.from, b.from) && is_same(a.to, b.to) && a.interface == b.interface &&
+         a.slot == b.slot && a.ecn == b.ecn && a.traffic_class == b.traffic_class &&
+         a.hop_limit == b.hop_limit;
+}
+
+}  // namespace
 
 TrainBuilder::TrainBuilder(const Limits& limits, std::size_t bytes_max, std::size_t trains_max)
     : limits_(limits),
@@ -20,9 +33,8 @@ TrainBuilder::TrainBuilder(const Limits& limits, std::size_t bytes_max, std::siz
 bool TrainBuilder::continues(const Route& route, std::uint32_t size) const {
   if (trains_.empty() || closed_) return false;
   const Train& last = trains_.back();
-  return size <= last.segment_size && route == last.route &&
-         last.packets() < limits_.segments_max &&
-         last.bytes.size() + size <= limits_.train_bytes_max;
+  return size <= last.segment_size && in_last_ < limits_.segments_max &&
+         is_same(route, last.route) && last.bytes.size() + size <= limits_.train_bytes_max;
 }
 
 auto TrainBuilder::place(const Route& route, std::uint32_t size) -> std::optional<Place> {
@@ -33,7 +45,7 @@ auto TrainBuilder::place(const Route& route, std::uint32_t size) -> std::optiona
   if (starts_train_ && trains_.size() == trains_max_) return std::nullopt;
   route_ = route;
   placed_ = size;
-  const std::size_t index = starts_train_ ? 0 : trains_.back().packets();
+  const std::size_t index = starts_train_ ? 0 : in_last_;
   return Place{std::span(buffer_.get() + used_, size), static_cast<std::uint16_t>(index)};
 }
 
@@ -41,10 +53,12 @@ void TrainBuilder::commit() {
   VERBENA_ASSERT(placed_ > 0);
   if (starts_train_) {
     trains_.push_back({route_, std::span(buffer_.get() + used_, placed_), placed_});
+    in_last_ = 1;
     closed_ = false;
   } else {
     Train& last = trains_.back();
     last.bytes = std::span(last.bytes.data(), last.bytes.size() + placed_);
+    ++in_last_;
     closed_ = placed_ < last.segment_size;
   }
   used_ += placed_;

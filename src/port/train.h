@@ -59,6 +59,7 @@ class TrainBuilder {
   // The place that was given last.
   Route route_;
   std::uint32_t placed_ = 0;
+  std::uint32_t in_last_ = 0;  // packets of the last train
   bool starts_train_ = false;
   bool closed_ = false;  // the last train has its short packet
 };
