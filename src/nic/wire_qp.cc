@@ -39,6 +39,7 @@ constexpr std::uint32_t kInFlightBytesNear = 480 * 1024;
 constexpr std::uint32_t kInFlightPacketsNear = 1000;
 
 // On one host nothing marks packets, and without the mark acknowledgements fit into trains of data.
+// Nor does anything count hops: the system's number costs no control message.
 port::Route route_of(const roce::Outgoing& packet, const roce::Path& path, bool is_on_this_host) {
   const bool is_ecn_capable = packet.is_ecn_capable && !is_on_this_host;
   return {.from = path.source,
@@ -47,7 +48,7 @@ port::Route route_of(const roce::Outgoing& packet, const roce::Path& path, bool 
           .slot = packet.head.dest_qp.slot(),
           .ecn = is_ecn_capable ? port::Ecn::kCapable : port::Ecn::kNotCapable,
           .traffic_class = path.traffic_class,
-          .hop_limit = path.hop_limit};
+          .hop_limit = is_on_this_host ? std::uint8_t{0} : path.hop_limit};
 }
 
 // Of the control by delay. Both ends are software: what lies in a socket until a thread looks at it
