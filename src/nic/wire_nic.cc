@@ -143,13 +143,23 @@ std::size_t WireNic::receive_patiently() {
   return found;
 }
 
-// After a nap. Who holds the lock is just reading, and left nothing.
+// Who holds the lock is just reading, and left nothing.
 std::size_t WireNic::receive_what_lies() {
   const std::unique_lock guard(receive_lock_, std::try_to_lock);
   if (!guard.owns_lock()) return 0;
   const std::size_t found = receive(Answer::kNow);
   answer_owed();
   return found;
+}
+
+// The program polled a moment ago, and may be waiting for just this: then it posts something on
+// account of it. An acknowledgement that went ahead would end the peer's polls, and the next packet
+// of both would wait for the end of a nap.
+std::size_t WireNic::receive_after_nap() {
+  const std::unique_lock guard(receive_lock_, std::try_to_lock);
+  if (!guard.owns_lock()) return 0;
+  answer_owed();
+  return receive(Answer::kSoon);
 }
 
 // With receive_lock_.

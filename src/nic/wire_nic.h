@@ -12,6 +12,8 @@
 // answer of its own, and both leave as one train; if not, its next poll sends the acknowledgement.
 #pragma once
 
+#include <poll.h>
+
 #include <array>
 #include <atomic>
 #include <cstdint>
@@ -116,6 +118,7 @@ class WireNic final : port::HandOver {
   void wait_for_packets();
   std::size_t receive_patiently();
   std::size_t receive_what_lies();
+  std::size_t receive_after_nap();
   void receive_while_it_streams();
   void tend_recording();
   bool wait_to_leave(const std::atomic<std::uint32_t>& undone, Instant limit);
@@ -182,6 +185,7 @@ class WireNic final : port::HandOver {
   std::int64_t busy_seen_ = 0;
   Instant looked_at_;
   Instant lingers_again_;
+  std::vector<pollfd> watched_;
 };
 
 }  // namespace verbena::nic

@@ -53,19 +53,25 @@ void* WireNic::run_thread(void* wire) {
 
 void WireNic::watch() {
   Duration nap = kNapMin;
+  bool owes = false;
   for (std::uint32_t turns = 0;; ++turns) {
     if (turns % kTurnsBetweenChecks == 0) mend_sockets();
     if (line_.records()) tend_recording();
     gauges_.fill([this](SlotNumber slot) { return group_.fetch_peers(slot, nic_.random()); });
     nap_.begin();
-    if (is_polled()) {
+    const bool is_awaited = engine_.waits() != waits_seen_;
+    const bool is_polled = this->is_polled();
+    if (is_polled || (owes && !is_awaited)) {
       // Awake before the lock of receiving: who still saw us nap has left its answers under that
       // lock.
       const bool is_ended = nap_.sleep(nap);
-      nap = std::min(nap * 2, kNapMax);
-      // Who polls all the time leaves little here. Others poll a little between other things.
-      receive_what_lies();
+      // Who polls all the time leaves little here. Others poll a little between other things: they
+      // have a nap more to answer what they had not looked for.
+      const bool found = receive_after_nap() != 0;
+      owes = found && is_polled;
+      nap = found ? kNapMin : std::min(nap * 2, kNapMax);
       if (!is_ended) continue;
+      owes = false;
     }
     nap_.stay_awake();
     nap = kNapMin;
@@ -111,7 +117,8 @@ bool WireNic::is_polled() {
 }
 
 void WireNic::wait_for_packets() {
-  std::vector<pollfd> watched{{wake_fd_, POLLIN, 0}};
+  std::vector<pollfd>& watched = watched_;
+  watched.assign(1, {wake_fd_, POLLIN, 0});
   {
     const std::lock_guard guard(receive_lock_);
     answer_owed();  // of who held the lock when we came from a nap
