@@ -9,13 +9,21 @@
 #include "world.h"
 
 namespace verbena::fabric {
+namespace {
+
+// What an MRA of the engine's own asks for: 2 ms. With the usual minute a peer would wait for so
+// long whenever what follows it is lost.
+constexpr std::uint8_t kServiceTimeout = 9;
+
+}  // namespace
 
 Manager::Manager(World& world, Node& home)
     : world_(world),
       home_(home),
       engine({.slot = {static_cast<std::uint16_t>(home.number() + 1)},
               .connections_max = world.plan.connection_room,
-              .outgoing_max = world.plan.connection_room},
+              .outgoing_max = world.plan.connection_room,
+              .service_timeout = kServiceTimeout},
              world.random) {
   const auto listening = engine.listen({.service_id = kServiceId});
   world_.failures.check(listening.has_value(), "a listener was refused");
