@@ -31,6 +31,7 @@ struct Limits {
   std::uint32_t multicast_groups = 20;
   std::uint32_t multicast_members = 4'096;  // queue pairs in one group
   std::uint32_t flows = 4'096;              // on one device, of one process
+  std::uint32_t counters = 4'096;           // of flows
   std::uint32_t work_queue_tables = 1'024;
   std::uint32_t work_queues_in_table = 2'048;
 };

@@ -83,6 +83,7 @@ class Nic {
     std::atomic<std::uint32_t> queue_pairs{0};
     std::atomic<std::uint32_t> device_memory{0};  // bytes
     std::atomic<std::uint32_t> work_queue_tables{0};
+    std::atomic<std::uint32_t> counters{0};
   };
   Counts& counts() { return counts_; }
   // The program has an address of a group on the loopback interface.

@@ -66,6 +66,11 @@ void RawNic::remove(RawPort& port, raw::FlowId id) {
   flows_.fetch_sub(1, std::memory_order_relaxed);
 }
 
+void RawNic::count(RawPort& port, raw::FlowId id, const raw::CountingPoint& point) {
+  const std::lock_guard guard(lock_);
+  port.count(id, point);
+}
+
 // -- receiving ----------------------------------------------------------------------------------
 
 bool RawNic::is_warm() const {

@@ -42,6 +42,8 @@ class RawNic {
   Result<raw::FlowId, Error> add(RawPort& port, const raw::Flow& flow);
   // When it returns nothing comes by this flow any more.
   void remove(RawPort& port, raw::FlowId id);
+  // The flow counts there as well from now on.
+  void count(RawPort& port, raw::FlowId id, const raw::CountingPoint& point);
 
   // From ibv_poll_cq and the NIC thread: takes what has come, if nobody else does just now. True:
   // there was something.

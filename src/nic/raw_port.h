@@ -37,6 +37,7 @@ class RawPort {
   // -- one thread at a time: whoever has RawNic's lock
   Result<raw::FlowId, Error> add(const raw::Flow& flow);
   void remove(raw::FlowId id);
+  void count(raw::FlowId id, const raw::CountingPoint& point) { table_.count(id, point); }
   bool has_flows() const { return table_.size() != 0; }
   // Calls each(bytes, key, queue pairs) for the frames that have come, a batch at most: each of
   // them as it was on the link. How many.
@@ -64,7 +65,7 @@ class RawPort {
       if (segment.empty()) return;
       const raw::Key key = raw::key_of(segment);
       to_.clear();
-      table_.find(key, heading, to_);
+      table_.find({key, heading, segment.size()}, to_);
       if (!to_.empty()) each(segment, key, std::span<const QpNum>(to_));
     }
   }

@@ -13,6 +13,11 @@ bool turns_round(const Flow& flow, const Key& key) {
   return is_multicast(key.destination_mac) || flow.mask.destination_mac == kWholeMac;
 }
 
+void count_frame(const Flow& flow, std::size_t length) {
+  for (const CountingPoint& point : flow.counting)
+    point.value->fetch_add(point.counts_bytes ? length : 1, std::memory_order_relaxed);
+}
+
 void add_once(QpNum qp, std::vector<QpNum>& to) {
   if (std::ranges::find(to, qp) == to.end()) to.push_back(qp);
 }
@@ -45,6 +50,16 @@ std::optional<Flow> FlowTable::remove(FlowId id) {
   return std::nullopt;
 }
 
+bool FlowTable::count(FlowId id, const CountingPoint& point) {
+  for (auto* const entries : {&rules_, &others_}) {
+    const auto at = std::ranges::find(*entries, id, &Entry::id);
+    if (at == entries->end()) continue;
+    at->flow.counting.push_back(point);
+    return true;
+  }
+  return false;
+}
+
 std::vector<Flow> FlowTable::flows() const {
   std::vector<Flow> flows;
   for (const auto* const entries : {&rules_, &others_})
@@ -53,16 +68,16 @@ std::vector<Flow> FlowTable::flows() const {
   return flows;
 }
 
-void FlowTable::find(const Key& key, Heading heading, std::vector<QpNum>& to) const {
-  apply_others(FlowKind::kSniffer, to);
-  if (apply_rules(key, heading, to)) return;
-  const bool is_to_all = is_multicast(key.destination_mac);
-  if (is_to_all && apply_others(FlowKind::kMulticastDefault, to)) return;
-  if (is_to_all || heading == Heading::kIn) apply_others(FlowKind::kAllDefault, to);
+void FlowTable::find(const Seen& frame, std::vector<QpNum>& to) const {
+  apply_others(FlowKind::kSniffer, frame, to);
+  if (apply_rules(frame, to)) return;
+  const bool is_to_all = is_multicast(frame.key.destination_mac);
+  if (is_to_all && apply_others(FlowKind::kMulticastDefault, frame, to)) return;
+  if (is_to_all || frame.heading == Heading::kIn) apply_others(FlowKind::kAllDefault, frame, to);
 }
 
 // True: the frame was taken.
-bool FlowTable::apply_rules(const Key& key, Heading heading, std::vector<QpNum>& to) const {
+bool FlowTable::apply_rules(const Seen& frame, std::vector<QpNum>& to) const {
   for (auto begin = rules_.begin(); begin != rules_.end();) {
     const std::uint16_t priority = begin->flow.priority;
     bool is_taken = false;
@@ -71,8 +86,9 @@ bool FlowTable::apply_rules(const Key& key, Heading heading, std::vector<QpNum>&
     auto at = begin;
     for (; at != rules_.end() && at->flow.priority == priority; ++at) {
       const Flow& flow = at->flow;
-      if (!matches(key, flow.value, flow.mask)) continue;
-      if (heading == Heading::kOut && !turns_round(flow, key)) continue;
+      if (!matches(frame.key, flow.value, flow.mask)) continue;
+      if (frame.heading == Heading::kOut && !turns_round(flow, frame.key)) continue;
+      count_frame(flow, frame.length);
       is_taken |= !flow.passes_on;
       is_dropped |= flow.drops;
       if (!flow.drops) add_once(flow.to, to);
@@ -85,11 +101,12 @@ bool FlowTable::apply_rules(const Key& key, Heading heading, std::vector<QpNum>&
 }
 
 // True: there was one.
-bool FlowTable::apply_others(FlowKind kind, std::vector<QpNum>& to) const {
+bool FlowTable::apply_others(FlowKind kind, const Seen& frame, std::vector<QpNum>& to) const {
   bool found = false;
   for (const Entry& entry : others_) {
     if (entry.flow.kind != kind) continue;
     found = true;
+    count_frame(entry.flow, frame.length);
     if (!entry.flow.drops) add_once(entry.flow.to, to);
   }
   return found;

@@ -11,8 +11,13 @@
 // A frame that this host sends comes back to it where a port of an adapter, which is a switch,
 // would turn it round: when it is multicast, or when a rule names its destination address, which
 // tells the port who lives here.
+//
+// A flow counts (ibv_attach_counters_point_flow(3)) each frame that it applies to, also one that it
+// drops and one for which nobody has a receive.
 #pragma once
 
+#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <span>
@@ -22,6 +27,12 @@
 #include "raw/key.h"
 
 namespace verbena::raw {
+
+// Where a flow counts. Several flows may count in one place.
+struct CountingPoint {
+  std::atomic<std::uint64_t>* value = nullptr;
+  bool counts_bytes = false;  // of whole frames; else frames
+};
 
 enum class FlowKind : std::uint8_t { kNormal, kAllDefault, kMulticastDefault, kSniffer };
 
@@ -33,6 +44,7 @@ struct Flow {
   QpNum to{};
   Key value{};  // of kNormal, with the next
   Key mask{};
+  std::vector<CountingPoint> counting = {};
 };
 
 enum class FlowId : std::uint32_t {};
@@ -43,10 +55,17 @@ class FlowTable {
  public:
   explicit FlowTable(std::uint32_t flows_max) : flows_max_(flows_max) {}
 
-  std::optional<FlowId> add(const Flow& flow);  // none: it is full
-  std::optional<Flow> remove(FlowId id);        // none: there is no such flow
+  std::optional<FlowId> add(const Flow& flow);        // none: it is full
+  std::optional<Flow> remove(FlowId id);              // none: there is no such flow
+  bool count(FlowId id, const CountingPoint& point);  // false: there is no such flow
+  // A frame as it is looked at.
+  struct Seen {
+    const Key& key;
+    Heading heading;
+    std::size_t length;
+  };
   // Adds whom the frame is for, each once, however many rules say so.
-  void find(const Key& key, Heading heading, std::vector<QpNum>& to) const;
+  void find(const Seen& frame, std::vector<QpNum>& to) const;
   std::size_t size() const { return rules_.size() + others_.size(); }
   std::vector<Flow> flows() const;
 
@@ -55,8 +74,8 @@ class FlowTable {
     FlowId id;
     Flow flow;
   };
-  bool apply_rules(const Key& key, Heading heading, std::vector<QpNum>& to) const;
-  bool apply_others(FlowKind kind, std::vector<QpNum>& to) const;
+  bool apply_rules(const Seen& frame, std::vector<QpNum>& to) const;
+  bool apply_others(FlowKind kind, const Seen& frame, std::vector<QpNum>& to) const;
 
   std::uint32_t flows_max_;
   std::uint32_t next_id_ = 1;

@@ -42,7 +42,7 @@ class Table : public testing::Test {
   }
   std::vector<std::uint32_t> who(const Bytes& frame, Heading heading = Heading::kIn) const {
     std::vector<QpNum> found;
-    table.find(key_of(frame), heading, found);
+    table.find({key_of(frame), heading, frame.size()}, found);
     std::vector<std::uint32_t> numbers;
     for (const QpNum number : found)
       numbers.push_back(number.value);
@@ -130,6 +130,47 @@ TEST_F(Table, ForgetsWhatIsRemoved) {
   EXPECT_TRUE(table.remove(*second));
   EXPECT_FALSE(table.remove(*second));
   EXPECT_EQ(table.size(), 0u);
+}
+
+TEST_F(Table, CountsWhatAFlowAppliesTo) {
+  std::atomic<std::uint64_t> frames = 0;
+  std::atomic<std::uint64_t> bytes = 0;
+  std::atomic<std::uint64_t> dropped = 0;
+  std::atomic<std::uint64_t> sniffed = 0;
+  std::atomic<std::uint64_t> rest = 0;
+  Flow rule = to_port(1, 80, 1);
+  rule.counting = {{&frames, false}, {&bytes, true}};
+  const auto first = table.add(rule);
+  rule = to_port(2, 80, 2);  // behind the other one
+  rule.counting = {{&rest, false}};
+  table.add(rule);
+  Flow drop = to_port(3, 81);
+  drop.drops = true;
+  drop.counting = {{&dropped, true}};
+  table.add(drop);
+  Flow sniffer = other(FlowKind::kSniffer, 4);
+  sniffer.counting = {{&sniffed, false}};
+  table.add(sniffer);
+  const Bytes frame = udp4(9, 80);
+  for (int i = 0; i < 3; ++i)
+    who(frame);
+  who(frame, Heading::kOut);  // no rule of an address: it leaves
+  who(udp4(9, 81));
+  EXPECT_EQ(frames, 3u);
+  EXPECT_EQ(bytes, 3 * frame.size());
+  EXPECT_EQ(rest, 0u) << "a rule of a lower priority did not apply";
+  EXPECT_EQ(dropped, udp4(9, 81).size());
+  EXPECT_EQ(sniffed, 5u);
+  // A further place of a rule that is there, and two rules in one place.
+  ASSERT_TRUE(table.count(*first, {&sniffed, false}));
+  who(frame);
+  EXPECT_EQ(frames, 4u);
+  EXPECT_EQ(sniffed, 7u);
+  table.remove(*first);
+  EXPECT_FALSE(table.count(*first, {&sniffed, false}));
+  who(frame);
+  EXPECT_EQ(frames, 4u);
+  EXPECT_EQ(rest, 1u);
 }
 
 TEST_F(Table, IsFullAtItsLimit) {

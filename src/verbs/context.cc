@@ -48,6 +48,10 @@ void fill_tables(verbs_context& table) {
   table.ABI_placeholder1 = reinterpret_cast<void (*)()>(create_flow);
   table.ABI_placeholder2 = reinterpret_cast<void (*)()>(destroy_flow);
   table.create_wq = create_wq;
+  table.create_counters = create_counters;
+  table.destroy_counters = destroy_counters;
+  table.attach_counters_point_flow = attach_counters;
+  table.read_counters = read_counters;
   table.modify_wq = modify_wq;
   table.destroy_wq = destroy_wq;
   table.create_rwq_ind_table = create_rwq_table;

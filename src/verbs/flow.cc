@@ -4,6 +4,7 @@
 #include <array>
 #include <bit>
 #include <cstring>
+#include <vector>
 
 #include "verbs/border.h"
 #include "verbs/objects.h"
@@ -38,6 +39,7 @@ struct Head {
 class Specs {
  public:
   explicit Specs(raw::Flow& flow) : flow_(flow) {}
+  const std::vector<nic::Counters*>& counters() const { return counters_; }
 
   Result<void, nic::Error> take(const std::byte* at, const Head& head) {
     switch (head.type) {
@@ -52,6 +54,7 @@ class Specs {
         flow_.drops = true;
         return {};
       }
+      case IBV_FLOW_SPEC_ACTION_COUNT: return count(at, head);
       default:
         return refuse(is_known(head.type) ? nic::Error::kNotSupported : nic::Error::kInvalid);
     }
@@ -85,10 +88,18 @@ class Specs {
       case IBV_FLOW_SPEC_GRE:
       case IBV_FLOW_SPEC_MPLS:
       case IBV_FLOW_SPEC_ACTION_TAG:
-      case IBV_FLOW_SPEC_ACTION_HANDLE:
-      case IBV_FLOW_SPEC_ACTION_COUNT: return true;
+      case IBV_FLOW_SPEC_ACTION_HANDLE: return true;
       default: return false;
     }
+  }
+
+  Result<void, nic::Error> count(const std::byte* at, const Head& head) {
+    ibv_flow_spec_counter_action spec;
+    if (head.size != sizeof spec) return refuse(nic::Error::kInvalid);
+    std::memcpy(&spec, at, sizeof spec);
+    if (!spec.counters) return refuse(nic::Error::kInvalid);
+    counters_.push_back(own(spec.counters).nic);
+    return {};
   }
 
   template <class Spec>
@@ -167,6 +178,7 @@ class Specs {
   }
 
   raw::Flow& flow_;
+  std::vector<nic::Counters*> counters_;
   bool has_link_ = false;
   bool has_network_ = false;
   bool has_transport_ = false;
@@ -182,14 +194,20 @@ std::optional<raw::FlowKind> kind_from(const ibv_flow_attr_type& type) {
   }
 }
 
-Result<raw::Flow, nic::Error> flow_from(const ibv_flow_attr& wanted) {
+struct Wanted {
+  raw::Flow flow;
+  std::vector<nic::Counters*> counters;
+};
+
+Result<Wanted, nic::Error> flow_from(const ibv_flow_attr& wanted) {
   constexpr std::uint32_t kKnown = IBV_FLOW_ATTR_FLAGS_DONT_TRAP | IBV_FLOW_ATTR_FLAGS_EGRESS;
   const auto kind = kind_from(wanted.type);
   if (!kind || wanted.comp_mask != 0 || wanted.port != kPort || wanted.flags & ~kKnown) {
     return refuse(nic::Error::kInvalid);
   }
   if (wanted.flags & IBV_FLOW_ATTR_FLAGS_EGRESS) return refuse(nic::Error::kNotSupported);
-  raw::Flow flow;
+  Wanted made;
+  raw::Flow& flow = made.flow;
   flow.kind = *kind;
   flow.priority = wanted.priority;
   flow.passes_on = (wanted.flags & IBV_FLOW_ATTR_FLAGS_DONT_TRAP) != 0;
@@ -205,14 +223,15 @@ Result<raw::Flow, nic::Error> flow_from(const ibv_flow_attr& wanted) {
     at += head.size;
   }
   if (!specs.is_consistent()) return refuse(nic::Error::kInvalid);
-  return flow;
+  made.counters = specs.counters();
+  return made;
 }
 
 Result<ibv_flow*, nic::Error> create(Qp& qp, const ibv_flow_attr& wanted) {
-  const auto flow = flow_from(wanted);
-  if (!flow) return refuse(flow.error());
+  const auto asked = flow_from(wanted);
+  if (!asked) return refuse(asked.error());
   auto ours = std::make_unique<Flow>();
-  const auto made = nic::create_flow(*qp.nic, *flow);
+  const auto made = nic::create_flow(*qp.nic, asked->flow, asked->counters);
   if (!made) return refuse(made.error());
   ours->nic = *made;
   ours->face = {.comp_mask = 0,

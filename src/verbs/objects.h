@@ -11,6 +11,7 @@
 #include <type_traits>
 
 #include "base/mutex.h"
+#include "nic/counters.h"
 #include "nic/flows.h"
 #include "nic/objects.h"
 #include "nic/work_queues.h"
@@ -120,6 +121,11 @@ struct Flow {
   nic::FlowHandle* nic = nullptr;
 };
 
+struct Counters {
+  ibv_counters face;
+  nic::Counters* nic = nullptr;
+};
+
 struct Wq {
   ibv_wq face;
   nic::Wq* nic = nullptr;
@@ -163,6 +169,7 @@ inline Cq& own(ibv_cq_ex* cq) { return *reinterpret_cast<Cq*>(cq); }
 inline Srq& own(ibv_srq* srq) { return *reinterpret_cast<Srq*>(srq); }
 inline Xrcd& own(ibv_xrcd* xrcd) { return *reinterpret_cast<Xrcd*>(xrcd); }
 inline Flow& own(ibv_flow* flow) { return *reinterpret_cast<Flow*>(flow); }
+inline Counters& own(ibv_counters* counters) { return *reinterpret_cast<Counters*>(counters); }
 inline Wq& own(ibv_wq* wq) { return *reinterpret_cast<Wq*>(wq); }
 inline RwqTable& own(ibv_rwq_ind_table* table) { return *reinterpret_cast<RwqTable*>(table); }
 inline Qp& own(ibv_qp* qp) { return *reinterpret_cast<Qp*>(qp); }
@@ -238,6 +245,12 @@ ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* wanted) noexcept
 ibv_flow* create_flow(ibv_qp* qp, ibv_flow_attr* wanted) noexcept;
 int destroy_flow(ibv_flow* flow) noexcept;
 ibv_wq* create_wq(ibv_context* context, ibv_wq_init_attr* wanted) noexcept;
+ibv_counters* create_counters(ibv_context* context, ibv_counters_init_attr* wanted) noexcept;
+int destroy_counters(ibv_counters* counters) noexcept;
+int attach_counters(ibv_counters* counters, ibv_counter_attach_attr* wanted,
+                    ibv_flow* flow) noexcept;
+int read_counters(ibv_counters* counters, std::uint64_t* values, std::uint32_t count,
+                  std::uint32_t flags) noexcept;
 int modify_wq(ibv_wq* wq, ibv_wq_attr* wanted) noexcept;
 int destroy_wq(ibv_wq* wq) noexcept;
 ibv_rwq_ind_table* create_rwq_table(ibv_context* context,

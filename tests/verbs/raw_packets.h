@@ -16,6 +16,7 @@ namespace verbena::verbs::testing {
 
 struct DestroyRaw {
   void operator()(ibv_flow* p) const { EXPECT_EQ(0, ibv_destroy_flow(p)); }
+  void operator()(ibv_counters* p) const { EXPECT_EQ(0, ibv_destroy_counters(p)); }
   void operator()(ibv_wq* p) const { EXPECT_EQ(0, ibv_destroy_wq(p)); }
   void operator()(ibv_rwq_ind_table* p) const { EXPECT_EQ(0, ibv_destroy_rwq_ind_table(p)); }
 };

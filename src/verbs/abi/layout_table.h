@@ -82,6 +82,13 @@
   SIZE(ibv_qp_cap, 20) \
   SIZE(ibv_qp_rate_limit_attr, 16) \
   SIZE(ibv_flow_attr, 20) \
+  SIZE(ibv_flow_spec_eth, 40) \
+  SIZE(ibv_flow_spec_ipv4, 24) \
+  SIZE(ibv_flow_spec_ipv4_ext, 32) \
+  SIZE(ibv_flow_spec_ipv6, 88) \
+  SIZE(ibv_flow_spec_tcp_udp, 16) \
+  SIZE(ibv_flow_spec_action_drop, 8) \
+  SIZE(ibv_flow_spec_counter_action, 16) \
   SIZE(ibv_flow_action, 8)
 
 #define VERBENA_PLACES(AT, FROM_END) \
@@ -214,6 +221,8 @@
   AT(ibv_counter_attach_attr, counter_desc, 0) \
   AT(ibv_counter_attach_attr, index, 4) \
   AT(ibv_counters, context, 0) \
+  AT(ibv_flow_spec_counter_action, size, 4) \
+  AT(ibv_flow_spec_counter_action, counters, 8) \
   AT(ibv_qp, qp_context, 8) \
   AT(ibv_qp, pd, 16) \
   AT(ibv_qp, send_cq, 24) \
