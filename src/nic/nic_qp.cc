@@ -106,6 +106,10 @@ bool Qp::send(const Now& now) {
   return budget.spent();
 }
 
+void Qp::pace() {
+  if (raw_) raw_->pace(pair.attributes().rate_limit, pair.attributes().rate_burst);
+}
+
 void Qp::after_turn(const Now& now) {
   if (ring_) {
     if (pair.state() == qp::QpState::kError) [[unlikely]] {

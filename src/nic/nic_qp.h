@@ -95,8 +95,9 @@ class Qp final : qp::QpEvents {
   // Null: it does not use the wire.
   WireQp* wire() { return wire_.get(); }
 
-  // Raw packets. Neither ever changes.
+  // Raw packets. Which of these there are never changes.
   RawPort* raw_port() { return raw_port_; }
+  void pace();  // at the rate of its attributes
   const Scaling* scaling() const { return scaling_ ? &*scaling_ : nullptr; }
   RwqTable* table() { return table_; }
 

@@ -142,6 +142,7 @@ Result<void, Error> modify_qp(Qp& qp, const qp::QpAttributes& attributes, std::u
     qp.answer_what_is_owed();
     if (!qp.pair.modify(attributes, mask)) return refuse(Error::kInvalid);
     look_for_peer = follow_move(qp, from, way);
+    qp.pace();
     qp.settle_grant();
   }
   context.nic().sharing().wait_until_left(section);

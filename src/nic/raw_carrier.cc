@@ -6,6 +6,7 @@
 namespace verbena::nic {
 namespace {
 
+constexpr std::uint32_t kUsualBurst = 16 * 1024;
 // An interface that takes no more is full of frames that leave in less.
 constexpr Duration kPause = Duration::microseconds(50);
 
@@ -20,11 +21,18 @@ bool is_tagged(std::span<const std::byte> frame) {
 RawCarrier::RawCarrier(RawPort& port)
     : port_(port), bytes_(std::make_unique_for_overwrite<std::byte[]>(kBytes)) {}
 
+void RawCarrier::pace(std::uint32_t rate, std::uint32_t burst_bytes) {
+  pacer_.set(rate, burst_bytes != 0 ? burst_bytes : kUsualBurst);
+}
+
 void RawCarrier::issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) {
   if (!depart(now)) return;
+  std::optional<Instant> paced_until;
   while (!budget.spent()) {
     const qp::Operation* const op = window.next(now);
     if (!op) break;
+    if (pacer_.is_limited()) paced_until = pacer_.waits_until(now);
+    if (paced_until) break;
     const qp::OpIndex index = op->index;
     const auto length = static_cast<std::size_t>(op->length);
     if ((count_ == kFrames || length > kBytes - used_) && !depart(now)) return;
@@ -36,10 +44,11 @@ void RawCarrier::issue(qp::SendWindow& window, qp::Budget& budget, const Now& no
     }
     frames_[count_++] = frame;
     used_ += length;
+    if (pacer_.is_limited()) pacer_.sent(length, now);
     window.issued(now);
     budget.take(length);
   }
-  depart(now);
+  if (depart(now)) deadline_ = paced_until;
 }
 
 // The interface's MTU may have been raised meanwhile.

@@ -10,6 +10,7 @@
 #include <optional>
 #include <span>
 
+#include "nic/pacer.h"
 #include "nic/raw_port.h"
 #include "qp/carrier.h"
 
@@ -21,6 +22,8 @@ class RawCarrier final : public qp::Carrier {
   static constexpr std::uint32_t kFrameMax = 65536 + raw::kEthernetBytes + raw::kVlanBytes;
 
   explicit RawCarrier(RawPort& port);
+  // As Pacer::set; a burst of 0 is that of a usual queue of an adapter.
+  void pace(std::uint32_t rate, std::uint32_t burst_bytes);
 
   void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) override;
   void collect(qp::SendWindow&, qp::Budget&, const Now&) override {}
@@ -36,13 +39,14 @@ class RawCarrier final : public qp::Carrier {
   static constexpr std::size_t kBytes = 2 * kFrameMax;
 
   RawPort& port_;
+  Pacer pacer_;
   std::size_t longest_ = 0;  // without a tag, when it was last looked at
   std::unique_ptr<std::byte[]> bytes_;
   std::size_t used_ = 0;
   std::array<std::span<const std::byte>, kFrames> frames_;  // [departed_, count_) are to leave
   std::size_t count_ = 0;
   std::size_t departed_ = 0;
-  std::optional<Instant> deadline_;  // when the train that waits is tried again
+  std::optional<Instant> deadline_;  // when the train that waits, or the next frame, is tried again
 };
 
 }  // namespace verbena::nic

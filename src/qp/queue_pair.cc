@@ -113,6 +113,8 @@ void QueuePair::take_values(const QpAttributes& wanted, std::uint32_t mask) {
   if (mask & kReadsInMax) mine.reads_in_max = wanted.reads_in_max;
   if (mask & kPathMigration) mine.path_migration = wanted.path_migration;
   if (mask & kDestinationQp) mine.destination = wanted.destination;
+  if (mask & kRateLimit) mine.rate_limit = wanted.rate_limit;
+  if (mask & kRateLimit) mine.rate_burst = wanted.rate_burst;
 }
 
 void QueuePair::enter(QpState to) {

@@ -26,7 +26,7 @@ constexpr auto kSqd = QpState::kDrained;
 constexpr auto kSqe = QpState::kSendError;
 
 // Tables 91 to 98 (11.2.5.2). The moves to RESET and to ERR take nothing but the state. Raw packets
-// have no transport: all that there is to be said is the port.
+// have no transport: all that there is to be said is the port, and how fast.
 constexpr Rule kRules[] = {
     {QpType::kRc, kReset, kInit, kPkeyIndex | kPort | kAccessFlags, 0},
     {QpType::kUc, kReset, kInit, kPkeyIndex | kPort | kAccessFlags, 0},
@@ -51,13 +51,13 @@ constexpr Rule kRules[] = {
     {QpType::kUc, kRtr, kRts, kSendPsn,
      kCurrentState | kAlternatePath | kAccessFlags | kPathMigration},
     {QpType::kUd, kRtr, kRts, kSendPsn, kCurrentState | kQkey},
-    {QpType::kRawPacket, kRtr, kRts, 0, kCurrentState},
+    {QpType::kRawPacket, kRtr, kRts, 0, kCurrentState | kRateLimit},
 
     {QpType::kRc, kRts, kRts, 0,
      kCurrentState | kAccessFlags | kAlternatePath | kPathMigration | kRnrTimer},
     {QpType::kUc, kRts, kRts, 0, kCurrentState | kAccessFlags | kAlternatePath | kPathMigration},
     {QpType::kUd, kRts, kRts, 0, kCurrentState | kQkey},
-    {QpType::kRawPacket, kRts, kRts, 0, kCurrentState},
+    {QpType::kRawPacket, kRts, kRts, 0, kCurrentState | kRateLimit},
 
     {QpType::kRc, kRts, kSqd, 0, kNotifyDrained},
     {QpType::kUc, kRts, kSqd, 0, kNotifyDrained},
@@ -176,6 +176,7 @@ Result<void, ModifyError> check_values(QpType type, const QpAttributes& wanted,
                         (!has(kDestinationQp) || wanted.destination.value <= kTwentyFourBits) &&
                         (!has(kReadsOutMax) || wanted.reads_out_max <= kReadsMax) &&
                         (!has(kReadsInMax) || wanted.reads_in_max <= kReadsMax) &&
+                        (!has(kRateLimit) || wanted.rate_limit <= kRateMax) &&
                         // There is one path (RoCE has no automatic path migration, annex A16.4.5):
                         // the only state of migration is "migrated".
                         !has(kAlternatePath) &&

@@ -85,8 +85,9 @@ struct QpAttributes {
   std::uint8_t port = 0;
   std::uint8_t timeout = 0;  // code
   std::uint8_t retry_count = 0;
-  std::uint8_t rnr_retry = 0;  // 7: without limit
-  std::uint32_t rate_limit = 0;
+  std::uint8_t rnr_retry = 0;    // 7: without limit
+  std::uint32_t rate_limit = 0;  // kilobits a second; 0: none
+  std::uint32_t rate_burst = 0;  // bytes, with the mask of the limit; 0: as usual
 };
 
 constexpr bool may_move(QpState from, QpState to) {
@@ -107,6 +108,8 @@ static_assert(!may_move(QpState::kReset, QpState::kReadyToSend));
 
 // Limits of values that are the same for all of our devices.
 inline constexpr std::uint8_t kReadsMax = 128;  // max_rd_atomic and max_dest_rd_atomic
+inline constexpr std::uint32_t kRateMin = 1;    // kilobits a second
+inline constexpr std::uint32_t kRateMax = 100'000'000;
 inline constexpr std::uint8_t kPortCount = 1;
 inline constexpr std::uint16_t kPkeyCount = 1;
 

@@ -38,8 +38,8 @@ std::map<Move, Attributes> expected_moves() {
       moves[{type, kReset, kInit}] = {kPort, 0};
       moves[{type, kInit, kInit}] = {0, kPort};
       moves[{type, kInit, kReadyToReceive}] = {};
-      moves[{type, kReadyToReceive, kReadyToSend}] = {0, kCurrentState};
-      moves[{type, kReadyToSend, kReadyToSend}] = {0, kCurrentState};
+      moves[{type, kReadyToReceive, kReadyToSend}] = {0, kCurrentState | kRateLimit};
+      moves[{type, kReadyToSend, kReadyToSend}] = {0, kCurrentState | kRateLimit};
       moves[{type, kReadyToSend, kDrained}] = {0, kNotifyDrained};
       moves[{type, kDrained, kReadyToSend}] = {0, kCurrentState};
       moves[{type, kDrained, kDrained}] = {};

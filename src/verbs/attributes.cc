@@ -170,6 +170,9 @@ int query_device_ex(ibv_context* context, const ibv_query_device_ex_input* input
   answer.cq_mod_caps = {.max_cq_count = std::numeric_limits<std::uint16_t>::max(),
                         .max_cq_period = std::numeric_limits<std::uint16_t>::max()};
   answer.phys_port_cnt_ex = kPort;
+  answer.packet_pacing_caps = {.qp_rate_limit_min = qp::kRateMin,
+                               .qp_rate_limit_max = qp::kRateMax,
+                               .supported_qpts = 1u << IBV_QPT_RAW_PACKET};
   answer.rss_caps = scaling(open.nic->device().limits);
   answer.max_wq_type_rq = open.nic->device().limits.queue_pairs;
   copy_out(answer, attributes, size);

@@ -42,16 +42,17 @@ void fill_tables(verbs_context& table) {
   table.open_xrcd = open_xrcd;
   table.close_xrcd = close_xrcd;
   table.open_qp = open_qp;
+  table.modify_qp_rate_limit = modify_qp_rate_limit;
   table.ibv_create_flow = create_flow;
   table.ibv_destroy_flow = destroy_flow;
   // Programs built with the first headers that had flows look there.
   table.ABI_placeholder1 = reinterpret_cast<void (*)()>(create_flow);
   table.ABI_placeholder2 = reinterpret_cast<void (*)()>(destroy_flow);
-  table.create_wq = create_wq;
   table.create_counters = create_counters;
   table.destroy_counters = destroy_counters;
   table.attach_counters_point_flow = attach_counters;
   table.read_counters = read_counters;
+  table.create_wq = create_wq;
   table.modify_wq = modify_wq;
   table.destroy_wq = destroy_wq;
   table.create_rwq_ind_table = create_rwq_table;

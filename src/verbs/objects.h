@@ -242,15 +242,16 @@ ibv_xrcd* open_xrcd(ibv_context* context, ibv_xrcd_init_attr* wanted) noexcept;
 int close_xrcd(ibv_xrcd* xrcd) noexcept;
 int get_srq_number(ibv_srq* srq, std::uint32_t* number) noexcept;
 ibv_qp* create_qp_ex(ibv_context* context, ibv_qp_init_attr_ex* wanted) noexcept;
+int modify_qp_rate_limit(ibv_qp* qp, ibv_qp_rate_limit_attr* wanted) noexcept;
 ibv_flow* create_flow(ibv_qp* qp, ibv_flow_attr* wanted) noexcept;
 int destroy_flow(ibv_flow* flow) noexcept;
-ibv_wq* create_wq(ibv_context* context, ibv_wq_init_attr* wanted) noexcept;
 ibv_counters* create_counters(ibv_context* context, ibv_counters_init_attr* wanted) noexcept;
 int destroy_counters(ibv_counters* counters) noexcept;
 int attach_counters(ibv_counters* counters, ibv_counter_attach_attr* wanted,
                     ibv_flow* flow) noexcept;
 int read_counters(ibv_counters* counters, std::uint64_t* values, std::uint32_t count,
                   std::uint32_t flags) noexcept;
+ibv_wq* create_wq(ibv_context* context, ibv_wq_init_attr* wanted) noexcept;
 int modify_wq(ibv_wq* wq, ibv_wq_attr* wanted) noexcept;
 int destroy_wq(ibv_wq* wq) noexcept;
 ibv_rwq_ind_table* create_rwq_table(ibv_context* context,

@@ -243,6 +243,19 @@ Result<void, nic::Error> modify(Qp& qp, const ibv_qp_attr& attributes, int mask)
   return {};
 }
 
+// How long packets are says each of them by itself.
+Result<void, nic::Error> limit_rate(Qp& qp, const ibv_qp_rate_limit_attr& limit) {
+  if (!own(qp.plain()->context).is_usable()) return refuse(nic::Error::kGone);
+  if (limit.comp_mask != 0) return refuse(nic::Error::kInvalid);
+  if (nic::config_of(*qp.nic).type != qp::QpType::kRawPacket) {
+    return refuse(nic::Error::kNotSupported);
+  }
+  qp::QpAttributes wanted;
+  wanted.rate_limit = limit.rate_limit;
+  wanted.rate_burst = limit.max_burst_sz;
+  return nic::modify_qp(*qp.nic, wanted, qp::kRateLimit);
+}
+
 Result<void, nic::Error> query(Qp& qp, ibv_qp_attr& attributes, ibv_qp_init_attr& initial) {
   const auto now = nic::query_qp(*qp.nic);
   if (!now) return refuse(now.error());
@@ -274,6 +287,10 @@ ibv_qp* open_qp(ibv_context* context, ibv_qp_open_attr* wanted) noexcept {
 
 ibv_qp* create_qp_ex(ibv_context*, ibv_qp_init_attr_ex* wanted) noexcept {
   return pointer_at_border([&] { return create_extended(*wanted); });
+}
+
+int modify_qp_rate_limit(ibv_qp* qp, ibv_qp_rate_limit_attr* wanted) noexcept {
+  return at_border([&] { return limit_rate(own(qp), *wanted); });
 }
 
 }  // namespace verbena::verbs

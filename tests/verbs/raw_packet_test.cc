@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <thread>
 
 #include "raw_packets.h"
@@ -316,6 +317,52 @@ TEST_F(RawPacketTest, RefusesFlowsThatCannotBe) {
   const Own<ibv_qp> rc = make_qp(IBV_QPT_RC);
   EXPECT_FALSE(make_flow(rc.get(), eth));
   EXPECT_EQ(errno, EINVAL);
+}
+
+// Nothing can hold it up: it takes at least so long.
+TEST_F(RawPacketTest, KeepsToItsRate) {
+  constexpr std::uint32_t kByteAMicrosecond = 8'000;  // kilobits a second
+  constexpr std::uint32_t kFrame = 1000;
+  constexpr std::uint32_t kBurst = 2000;
+  constexpr unsigned kFrames = 20;
+  ibv_device_attr_ex device{};
+  ASSERT_EQ(0, ibv_query_device_ex(context.get(), nullptr, &device));
+  EXPECT_TRUE(device.packet_pacing_caps.supported_qpts & 1u << IBV_QPT_RAW_PACKET);
+  EXPECT_LE(device.packet_pacing_caps.qp_rate_limit_min, kByteAMicrosecond);
+  EXPECT_GE(device.packet_pacing_caps.qp_rate_limit_max, kByteAMicrosecond);
+  const Own<ibv_qp> receiver = make_receiver();
+  const auto flow = make_flow(receiver.get(), wish(eth_spec(1)));
+  ASSERT_TRUE(flow);
+  ibv_qp_rate_limit_attr limit{};
+  limit.rate_limit = kByteAMicrosecond;
+  limit.max_burst_sz = kBurst;
+  ASSERT_EQ(0, ibv_modify_qp_rate_limit(sender.get(), &limit));
+  ibv_qp_attr attributes{};
+  ibv_qp_init_attr initial{};
+  ASSERT_EQ(0, ibv_query_qp(sender.get(), &attributes, IBV_QP_RATE_LIMIT, &initial));
+  EXPECT_EQ(attributes.rate_limit, kByteAMicrosecond);
+  const auto begin = std::chrono::steady_clock::now();
+  for (unsigned i = 0; i < kFrames; ++i) {
+    post_receive(receiver.get(), kThere, 2000, 100 + i);
+    post_send(frame(0, 1, kFrame, 1), 0);
+    // No more than the send queue holds wait.
+    ASSERT_EQ(next_completion().wr_id, 100 + i);
+  }
+  const auto took = std::chrono::steady_clock::now() - begin;
+  // The last one leaves when those before it have, but for the burst.
+  EXPECT_GE(took, std::chrono::microseconds((kFrames - 1) * kFrame - kBurst));
+  // And without a limit, by the other way of saying it.
+  attributes.qp_state = IBV_QPS_RTS;
+  attributes.rate_limit = 0;
+  EXPECT_EQ(0, ibv_modify_qp(sender.get(), &attributes, IBV_QP_STATE | IBV_QP_RATE_LIMIT));
+  limit.rate_limit = device.packet_pacing_caps.qp_rate_limit_max + 1;
+  EXPECT_EQ(EINVAL, ibv_modify_qp_rate_limit(sender.get(), &limit));
+  limit.rate_limit = 1;
+  limit.comp_mask = 1;
+  EXPECT_EQ(EINVAL, ibv_modify_qp_rate_limit(sender.get(), &limit));
+  limit.comp_mask = 0;
+  const Own<ibv_qp> early = make_qp(IBV_QPT_RAW_PACKET);
+  EXPECT_EQ(EINVAL, ibv_modify_qp_rate_limit(early.get(), &limit)) << "it is in RESET";
 }
 
 }  // namespace
