@@ -99,7 +99,7 @@ class Nic {
   QpSections sections_{queue_pairs_};
   memory::RegionTable regions_;
   AddressHandles address_handles_;
-  XrcDomains xrc_domains_;
+  XrcDomains xrc_domains_{queue_pairs_};
   OpenContexts contexts_{*this};
   std::unique_ptr<Sharing> sharing_;
   Counts counts_;

@@ -3,6 +3,7 @@
 
 #include <sched.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "base/assert.h"
@@ -55,6 +56,12 @@ void QpTable::add_slot(SlotNumber number) {
   slot.places = std::make_unique<std::atomic<Qp*>[]>(kPlaces);
   slot.taken = std::make_unique<bool[]>(kPlaces);
   slot_count_.store(count + 1, std::memory_order_release);
+}
+
+bool QpTable::has_slot(SlotNumber slot) const {
+  const std::uint32_t count = slot_count_.load(std::memory_order_acquire);
+  return std::any_of(slots_.begin(), slots_.begin() + count,
+                     [slot](const Slot& each) { return each.number == slot; });
 }
 
 QpTable::Slot* QpTable::slot_of(QpNum number) {

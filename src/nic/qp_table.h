@@ -66,6 +66,7 @@ class QpTable {
   static constexpr std::uint32_t kDatagramIndex = 0;
 
   void add_slot(SlotNumber slot);
+  bool has_slot(SlotNumber slot) const;
   // A free number at random, from a slot with room; none: take another slot.
   std::optional<QpNum> reserve(RandomSource& random);
   void insert(QpNum number, Qp* qp);

@@ -5,7 +5,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <cstddef>
 #include <cstdio>
 #include <memory>
 #include <mutex>
@@ -13,8 +12,8 @@
 #include <utility>
 
 #include "base/unique_fd.h"
-#include "host/netlink.h"
 #include "host/raw_calls.h"
+#include "nic/abstract_name.h"
 #include "wire/ip.h"
 
 namespace verbena::nic {
@@ -29,12 +28,6 @@ constexpr Duration kMoment = Duration::seconds(5);
 // looks would cost most. Whoever serves no more by then refuses by himself.
 constexpr Duration kBelief = Duration::milliseconds(1);
 
-struct Name {
-  sockaddr_un address{};
-  socklen_t size = 0;
-  const sockaddr* get() const { return reinterpret_cast<const sockaddr*>(&address); }
-};
-
 // A Gid in hexadecimal, or the family.
 void print_place(const ServicePlace& place, std::span<char, 33> text) {
   switch (place.kind) {
@@ -46,28 +39,13 @@ void print_place(const ServicePlace& place, std::span<char, 33> text) {
     std::snprintf(text.data() + 2 * i, 3, "%02x", place.address.bytes[i]);
 }
 
-Name name_of(const ServicePlace& place, std::optional<SlotNumber> slot = std::nullopt) {
-  Name name;
-  name.address.sun_family = AF_UNIX;
+AbstractName name_of(const ServicePlace& place, std::optional<SlotNumber> slot = std::nullopt) {
   char where[33] = {};
   print_place(place, where);
-  char* const text = name.address.sun_path + 1;  // an abstract name
-  const std::size_t room = sizeof name.address.sun_path - 1;
   const auto service = static_cast<unsigned long long>(place.service);
-  const int length =
-      slot ? std::snprintf(text, room, "verbena/port/%016llx/%s/%u", service, where, slot->value)
-           : std::snprintf(text, room, "verbena/port/%016llx/%s", service, where);
-  name.size = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 +
-                                     static_cast<std::size_t>(length));
-  return name;
+  if (!slot) return AbstractName("verbena/port/%016llx/%s", service, where);
+  return AbstractName("verbena/port/%016llx/%s/%u", service, where, slot->value);
 }
-
-// Connecting a datagram socket says whether the name is bound, and disturbs nobody.
-bool is_bound(int socket, const Name& name) {
-  return raw::connect(socket, name.get(), name.size) == 0;
-}
-
-UniqueFd probe_socket() { return host::socket_for_a_moment(AF_UNIX, SOCK_DGRAM, 0); }
 
 }  // namespace
 
@@ -78,8 +56,8 @@ ServiceNames::Claimed ServiceNames::on_control(const ServicePlace& place,
   if (slot && found == held_.end()) return Claimed::kGone;
   host::PrivateFd socket = control_.descriptors().make([] { return raw::datagram_socket(); });
   if (!socket) return Claimed::kNoDescriptor;
-  const Name name = name_of(place, slot);
-  if (raw::bind(socket.get(), name.get(), name.size) != 0) {
+  const AbstractName name = name_of(place, slot);
+  if (raw::bind(socket.get(), name.get(), name.size()) != 0) {
     return errno == EADDRINUSE ? Claimed::kTaken : Claimed::kNoDescriptor;
   }
   (slot ? found->second.serving : held_[place].claim) = std::move(socket);
@@ -107,23 +85,23 @@ void ServiceNames::release(const ServicePlace& place) {
 }
 
 bool ServiceNames::is_claimed(const ServicePlace& place) {
-  const UniqueFd socket = probe_socket();
-  return socket && is_bound(socket.get(), name_of(place));
+  const UniqueFd socket = name_socket();
+  return socket && is_bound(socket, name_of(place));
 }
 
 std::optional<SlotNumber> ServiceNames::find_at(const ServicePlace& place, Instant now) {
-  const UniqueFd socket = probe_socket();
-  if (!socket || !is_bound(socket.get(), name_of(place))) return std::nullopt;
+  const UniqueFd socket = name_socket();
+  if (!socket || !is_bound(socket, name_of(place))) return std::nullopt;
   {
     const std::lock_guard guard(known_lock_);
     const auto known = known_.find(place);
-    if (known != known_.end() && is_bound(socket.get(), name_of(place, known->second.slot))) {
+    if (known != known_.end() && is_bound(socket, name_of(place, known->second.slot))) {
       known->second.found = now;
       return known->second.slot;
     }
   }
   for (std::uint16_t slot = 0; slot < kSlotCount; ++slot) {
-    if (!is_bound(socket.get(), name_of(place, SlotNumber{slot}))) continue;
+    if (!is_bound(socket, name_of(place, SlotNumber{slot}))) continue;
     const std::lock_guard guard(known_lock_);
     if (known_.size() >= kKnownMax) known_.clear();
     known_[place] = {SlotNumber{slot}, now};

@@ -13,9 +13,6 @@
 // not inherit them.
 #pragma once
 
-#include <sys/socket.h>
-#include <sys/un.h>
-
 #include <cstdint>
 #include <map>
 #include <optional>

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "nic/xrc.h"
 
-#include <algorithm>
 #include <mutex>
 
 #include "nic/engine.h"
@@ -9,81 +8,6 @@
 #include "nic/nic_qp.h"
 
 namespace verbena::nic {
-
-// -- the domain itself --------------------------------------------------------------------------
-
-std::optional<qp::SharedQueue> XrcDomain::find(std::uint32_t number) {
-  const std::lock_guard guard(lock_);
-  const auto at = queues_.find(number);
-  if (at == queues_.end()) return std::nullopt;
-  Srq& srq = *at->second;
-  return qp::SharedQueue{&srq.queue, &srq.cq->queue, srq.pd->id};
-}
-
-void XrcDomain::add(Srq& srq) {
-  const std::lock_guard guard(lock_);
-  queues_.emplace(srq.number.value, &srq);
-}
-
-void XrcDomain::remove(const Srq& srq) {
-  const std::lock_guard guard(lock_);
-  queues_.erase(srq.number.value);
-}
-
-void XrcDomain::add(Qp& target, const Hold& hold) {
-  const std::lock_guard guard(lock_);
-  targets_.emplace(target.number().value, Target{&target, {hold}});
-}
-
-Qp* XrcDomain::open(QpNum number, const Hold& hold) {
-  const std::lock_guard guard(lock_);
-  const auto at = targets_.find(number.value);
-  if (at == targets_.end()) return nullptr;
-  at->second.holds.push_back(hold);
-  return at->second.qp;
-}
-
-XrcDomain::Left XrcDomain::leave(QpNum number, void* cookie) {
-  const std::lock_guard guard(lock_);
-  Left left;
-  const auto at = targets_.find(number.value);
-  if (at == targets_.end()) return left;
-  std::vector<Hold>& holds = at->second.holds;
-  const auto mine = std::ranges::find(holds, cookie, &Hold::cookie);
-  if (mine != holds.end()) {
-    left.xrcd = mine->xrcd;
-    holds.erase(mine);
-  }
-  if (holds.empty())
-    targets_.erase(at);
-  else
-    left.next_cookie = holds.front().cookie;
-  return left;
-}
-
-XrcDomain* XrcDomains::open(const std::optional<FileIdentity>& file, bool may_create,
-                            bool must_create) {
-  const std::lock_guard guard(lock_);
-  const auto found = std::ranges::find_if(
-      entries_, [&](const Entry& entry) { return file && entry.file == file; });
-  if (found != entries_.end()) {
-    if (must_create) return nullptr;
-    ++found->holders;
-    return found->domain.get();
-  }
-  if (!may_create) return nullptr;
-  entries_.push_back({file, 1, std::make_unique<XrcDomain>()});
-  return entries_.back().domain.get();
-}
-
-void XrcDomains::close(XrcDomain& domain) {
-  const std::lock_guard guard(lock_);
-  const auto found = std::ranges::find_if(
-      entries_, [&](const Entry& entry) { return entry.domain.get() == &domain; });
-  if (found != entries_.end() && --found->holders == 0) entries_.erase(found);
-}
-
-// -- handles ------------------------------------------------------------------------------------
 
 Xrcd::Xrcd(Context& context, XrcDomain& of) : domain(&of), cq(context, 1, nullptr, nullptr) {
   pd.context = &context;
@@ -95,9 +19,15 @@ Result<Xrcd*, Error> open_xrcd(Context& context, const XrcOpen& how) {
   Nic& nic = context.nic();
   Share share(nic.counts().domains, nic.limits().domains);
   if (!share) return refuse(Error::kNoRoom);
-  XrcDomain* const domain = nic.xrc_domains().open(how.file, how.may_create, how.must_create);
-  if (!domain) return refuse(how.may_create ? Error::kInvalid : Error::kAgain);
-  auto* const xrcd = new Xrcd(context, *domain);
+  host::Control* control = nullptr;
+  if (how.file) {
+    const auto engine = nic.start_engine();
+    if (!engine) return refuse(engine.error());
+    control = &(*engine)->control();
+  }
+  const auto domain = nic.xrc_domains().open(how, control);
+  if (!domain) return refuse(domain.error());
+  auto* const xrcd = new Xrcd(context, **domain);
   share.keep();
   context.count_objects(1);
   return xrcd;
@@ -107,7 +37,8 @@ Result<void, Error> close_xrcd(Xrcd* xrcd) {
   Context& context = *xrcd->pd.context;
   if (xrcd->pd.dependents.load() != 0) return refuse(Error::kBusy);
   if (context.is_usable()) {
-    context.nic().xrc_domains().close(*xrcd->domain);
+    Engine* const engine = context.nic().engine();
+    context.nic().xrc_domains().close(*xrcd->domain, engine ? &engine->control() : nullptr);
     context.nic().counts().domains.fetch_sub(1);
   }
   context.count_objects(-1);
@@ -178,7 +109,8 @@ Result<Qp*, Error> create_target(Xrcd& xrcd, void* cookie) {
 Result<Qp*, Error> open_target(Xrcd& xrcd, QpNum number, void* cookie) {
   if (!xrcd.pd.context->is_usable()) return refuse(Error::kGone);
   Qp* const qp = xrcd.domain->open(number, {cookie, &xrcd});
-  if (!qp) return refuse(Error::kInvalid);
+  if (!qp)
+    return refuse(xrcd.domain->is_elsewhere(number) ? Error::kNotSupported : Error::kInvalid);
   xrcd.pd.dependents.fetch_add(1);
   return qp;
 }

@@ -19,12 +19,7 @@ struct Xrcd {
   Cq cq;  // of targets: nothing completes there
 };
 
-struct XrcOpen {
-  std::optional<FileIdentity> file;  // none: shared with nobody
-  bool may_create = true;
-  bool must_create = false;
-};
-// kAgain: not there, and not to be made. kInvalid: there, and had to be made.
+// Errors as those of XrcDomains::open.
 Result<Xrcd*, Error> open_xrcd(Context& context, const XrcOpen& how);
 Result<void, Error> close_xrcd(Xrcd* xrcd);  // kBusy while it has queues or targets
 
@@ -34,7 +29,8 @@ Result<void, Error> join_domain(Srq& srq, Xrcd& xrcd, Cq& cq);
 void leave_domain(Srq& srq);
 
 Result<Qp*, Error> create_target(Xrcd& xrcd, void* cookie);
-// Another hold on a target of this domain. kInvalid: there is none of this number.
+// Another hold on a target of this domain. kInvalid: there is none of this number. kNotSupported:
+// it is another process's, and lives with it.
 Result<Qp*, Error> open_target(Xrcd& xrcd, QpNum number, void* cookie);
 // Of the one with this cookie. True: that was the last, and the target is to be destroyed.
 bool close_target(Qp& target, void* cookie);

@@ -1,7 +1,13 @@
 // SPDX-License-Identifier: MIT
 // The XRC domains of this process (IBTA vol 1, annex A14.2.2): which shared receive queues and
-// which targets belong together. Domains of one file are one
+// which targets belong together. Domains of one file are one. Whether a file has a domain, all
+// processes of this host agree on; but each reaches its own queues and targets only
 // (docs/decisions/0019-xrc-domains-are-of-a-process.md).
+//
+// Abstract unix names tell who has a domain open (abstract_name.h):
+//
+//   @verbena/xrc/<device>/<inode>          somebody opens it just now
+//   @verbena/xrc/<device>/<inode>/<slot>   the process of this slot has it
 #pragma once
 
 #include <cstdint>
@@ -11,24 +17,37 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/result.h"
 #include "base/types.h"
+#include "host/control.h"
+#include "nic/error.h"
 #include "qp/responder.h"
 
 namespace verbena::nic {
 
 class Qp;
+class QpTable;
 class Srq;
 struct Xrcd;
 
 struct FileIdentity {
   std::uint64_t device = 0;
   std::uint64_t inode = 0;
-  friend bool operator==(const FileIdentity&, const FileIdentity&) = default;
+  friend auto operator<=>(const FileIdentity&, const FileIdentity&) = default;
+};
+
+struct XrcOpen {
+  std::optional<FileIdentity> file;  // none: shared with nobody
+  bool may_create = true;
+  bool must_create = false;
 };
 
 class XrcDomain final : public qp::SharedQueues {
  public:
-  std::optional<qp::SharedQueue> find(std::uint32_t number) override;
+  XrcDomain(const QpTable& numbers, bool is_of_file) : numbers_(numbers), is_of_file_(is_of_file) {}
+  Result<qp::SharedQueue, qp::Reason> find(std::uint32_t number) override;
+  // A number of another process, which may have it in its own domain of the same file.
+  bool is_elsewhere(QpNum number) const;
   void add(Srq& srq);
   void remove(const Srq& srq);
 
@@ -51,6 +70,8 @@ class XrcDomain final : public qp::SharedQueues {
     Qp* qp = nullptr;
     std::vector<Hold> holds;
   };
+  const QpTable& numbers_;
+  bool is_of_file_;
   Mutex lock_;
   std::map<std::uint32_t, Srq*> queues_;
   std::map<std::uint32_t, Target> targets_;
@@ -58,9 +79,11 @@ class XrcDomain final : public qp::SharedQueues {
 
 class XrcDomains {
  public:
-  // Null: it is not there and may not be made, or is there and must not be.
-  XrcDomain* open(const std::optional<FileIdentity>& file, bool may_create, bool must_create);
-  void close(XrcDomain& domain);
+  explicit XrcDomains(const QpTable& numbers) : numbers_(numbers) {}
+  // kAgain: it is not there, and not to be made. kInvalid: it is there, and had to be made. kBusy:
+  // another process opens it, and is not through. `control`: of a file's domain.
+  Result<XrcDomain*, Error> open(const XrcOpen& how, host::Control* control);
+  void close(XrcDomain& domain, host::Control* control);
 
  private:
   struct Entry {
@@ -68,8 +91,13 @@ class XrcDomains {
     std::uint32_t holders = 0;
     std::unique_ptr<XrcDomain> domain;
   };
-  Mutex lock_;
+  Result<void, Error> open_file(const FileIdentity& file, const XrcOpen& how,
+                                host::Control& control);
+
+  const QpTable& numbers_;
+  Mutex lock_;  // before the control thread's
   std::vector<Entry> entries_;
+  std::map<FileIdentity, host::PrivateFd> names_;  // the control thread's
 };
 
 }  // namespace verbena::nic

@@ -76,13 +76,13 @@ std::string_view reason_text(Reason reason) {
     case Reason::kRequestTooLong: return "the peer's WRITE or READ is longer than 1 GiB";
     case Reason::kMisalignedAtomic: return "the peer's atomic is not on an address divisible by 8";
     case Reason::kNoReadResources: return "READ or atomic of the peer, but max_dest_rd_atomic is 0";
-    case Reason::kRemoteInvalidateRefused:
-      return "SEND with invalidate of a key that is not a memory window";
+    case Reason::kRemoteInvalidateRefused: return "SEND with invalidate of a key of no window";
     case Reason::kNoMessageInProgress: return "bytes of a message came that had not begun";
     case Reason::kWrongQkey: return "a datagram came with another QKey";
     case Reason::kBrokenRequest:
       return "the peer's packets do not make a request: opcodes out of order, or wrong lengths";
     case Reason::kNoSharedQueue: return "the peer named a queue that this XRC domain does not have";
+    case Reason::kSharedQueueElsewhere: return "the peer named an XRC queue of another process";
     case Reason::kNoSuchTag: return "the tag list has no such entry any more";
     case Reason::kRendezvousTooLong: return "the program has to fetch the message itself";
     case Reason::kRemoteKey:

@@ -67,6 +67,7 @@ enum class Reason : std::uint32_t {
   kNoSharedQueue = 76,
   kNoSuchTag = 77,
   kRendezvousTooLong = 78,
+  kSharedQueueElsewhere = 79,
   kRemoteKey = 80,  // in the order of memory::RegionRefusal
   kRemoteDomain = 81,
   kRemoteRange = 82,

@@ -144,7 +144,7 @@ Result<void, Refusal> Responder::choose(std::uint32_t shared_queue) {
   // A message is for one queue.
   if (is_other && current_.has_receive) return bad_request(Reason::kBrokenRequest);
   const auto found = config_.shared_queues->find(shared_queue);
-  if (!found) return bad_request(Reason::kNoSharedQueue);
+  if (!found) return bad_request(found.error());
   config_.queue = found->queue;
   config_.completions = found->completions;
   config_.receive_pd = config_.pd = found->pd;
@@ -155,7 +155,7 @@ Result<void, Refusal> Responder::choose(std::uint32_t shared_queue) {
 Result<void, Refusal> Responder::choose_domain(std::uint32_t shared_queue) {
   if (chosen_domain_ == shared_queue) return {};
   const auto found = config_.shared_queues->find(shared_queue);
-  if (!found) return bad_request(Reason::kNoSharedQueue);
+  if (!found) return bad_request(found.error());
   config_.pd = found->pd;
   chosen_domain_ = shared_queue;
   return {};

@@ -40,7 +40,7 @@ struct SharedQueue {
 };
 class SharedQueues {
  public:
-  virtual std::optional<SharedQueue> find(std::uint32_t number) = 0;
+  virtual Result<SharedQueue, Reason> find(std::uint32_t number) = 0;
 
  protected:
   ~SharedQueues() = default;

@@ -46,9 +46,9 @@ struct EndOptions {
 // The shared receive queues of an XRC domain.
 class TestQueues final : public qp::SharedQueues {
  public:
-  std::optional<qp::SharedQueue> find(std::uint32_t number) override {
+  Result<qp::SharedQueue, qp::Reason> find(std::uint32_t number) override {
     const auto found = queues.find(number);
-    if (found == queues.end()) return std::nullopt;
+    if (found == queues.end()) return refuse(qp::Reason::kNoSharedQueue);
     return found->second;
   }
   std::map<std::uint32_t, qp::SharedQueue> queues;

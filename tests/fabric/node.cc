@@ -172,10 +172,10 @@ Pair* Node::find(QpNum number) const {
   const auto found = pairs_.find(number);
   return found == pairs_.end() ? nullptr : found->second;
 }
-std::optional<qp::SharedQueue> Node::find(std::uint32_t shared_queue) {
+Result<qp::SharedQueue, qp::Reason> Node::find(std::uint32_t shared_queue) {
   const std::uint32_t index = shared_queue - kFirstQueue;
   if (index < kQueues) return qp::SharedQueue{&shared[index].queue, &receives, pd};
-  if (shared_queue != kForeignQueue) return std::nullopt;
+  if (shared_queue != kForeignQueue) return refuse(qp::Reason::kNoSharedQueue);
   return qp::SharedQueue{&foreign_, &receives, PdId{pd.value + kForeignDomains}};
 }
 void Node::add(Pair& pair) { pairs_.emplace(pair.number(), &pair); }

@@ -86,7 +86,7 @@ class Node final : public qp::SharedQueues {
   bool has_overrun() const { return sends.is_overrun() || receives.is_overrun(); }
 
   Pair* find(QpNum number) const;
-  std::optional<qp::SharedQueue> find(std::uint32_t shared_queue) override;
+  Result<qp::SharedQueue, qp::Reason> find(std::uint32_t shared_queue) override;
   void add(Pair& pair);
 
   const PdId pd;

@@ -1,0 +1,175 @@
+// SPDX-License-Identifier: MIT
+#include "nic/xrc_domains.h"
+
+#include <time.h>
+
+#include <algorithm>
+#include <atomic>
+#include <mutex>
+#include <utility>
+
+#include "base/log.h"
+#include "host/raw_calls.h"
+#include "nic/abstract_name.h"
+#include "nic/nic_qp.h"
+#include "nic/objects.h"
+#include "nic/qp_table.h"
+
+namespace verbena::nic {
+namespace {
+
+namespace raw = host::raw;
+
+// Whoever opens a file's domain is through in a millisecond, unless it is stopped.
+constexpr Duration kPatience = Duration::seconds(1);
+constexpr Duration kPause = Duration::milliseconds(1);
+
+AbstractName name_of_opening(const FileIdentity& file) {
+  return AbstractName("verbena/xrc/%llx/%llx", static_cast<unsigned long long>(file.device),
+                      static_cast<unsigned long long>(file.inode));
+}
+
+AbstractName name_of_holder(const FileIdentity& file, SlotNumber slot) {
+  return AbstractName("verbena/xrc/%llx/%llx/%u", static_cast<unsigned long long>(file.device),
+                      static_cast<unsigned long long>(file.inode), slot.value);
+}
+
+// One process at a time opens this file's domain. Empty: another one does, for too long.
+UniqueFd begin_opening(const FileIdentity& file) {
+  const AbstractName name = name_of_opening(file);
+  for (Duration waited; waited < kPatience; waited = waited + kPause) {
+    UniqueFd socket = name_socket();
+    if (!socket || raw::bind(socket.get(), name.get(), name.size()) == 0) return socket;
+    const timespec pause{.tv_sec = 0, .tv_nsec = kPause.count_nanoseconds()};
+    nanosleep(&pause, nullptr);
+  }
+  return {};
+}
+
+bool is_held_elsewhere(const FileIdentity& file) {
+  const UniqueFd socket = name_socket();
+  for (std::uint16_t slot = 0; slot < kSlotCount; ++slot) {
+    if (is_bound(socket, name_of_holder(file, SlotNumber{slot}))) return true;
+  }
+  return false;
+}
+
+}  // namespace
+
+// -- a domain -----------------------------------------------------------------------------------
+
+Result<qp::SharedQueue, qp::Reason> XrcDomain::find(std::uint32_t number) {
+  const std::lock_guard guard(lock_);
+  const auto at = queues_.find(number);
+  if (at == queues_.end()) {
+    return refuse(is_elsewhere(QpNum{number}) ? qp::Reason::kSharedQueueElsewhere
+                                              : qp::Reason::kNoSharedQueue);
+  }
+  Srq& srq = *at->second;
+  return qp::SharedQueue{&srq.queue, &srq.cq->queue, srq.pd->id};
+}
+
+void XrcDomain::add(Srq& srq) {
+  const std::lock_guard guard(lock_);
+  queues_.emplace(srq.number.value, &srq);
+}
+
+void XrcDomain::remove(const Srq& srq) {
+  const std::lock_guard guard(lock_);
+  queues_.erase(srq.number.value);
+}
+
+void XrcDomain::add(Qp& target, const Hold& hold) {
+  const std::lock_guard guard(lock_);
+  targets_.emplace(target.number().value, Target{&target, {hold}});
+}
+
+Qp* XrcDomain::open(QpNum number, const Hold& hold) {
+  const std::lock_guard guard(lock_);
+  const auto at = targets_.find(number.value);
+  if (at == targets_.end()) return nullptr;
+  at->second.holds.push_back(hold);
+  return at->second.qp;
+}
+
+XrcDomain::Left XrcDomain::leave(QpNum number, void* cookie) {
+  const std::lock_guard guard(lock_);
+  Left left;
+  const auto at = targets_.find(number.value);
+  if (at == targets_.end()) return left;
+  std::vector<Hold>& holds = at->second.holds;
+  const auto mine = std::ranges::find(holds, cookie, &Hold::cookie);
+  if (mine != holds.end()) {
+    left.xrcd = mine->xrcd;
+    holds.erase(mine);
+  }
+  if (holds.empty())
+    targets_.erase(at);
+  else
+    left.next_cookie = holds.front().cookie;
+  return left;
+}
+
+bool XrcDomain::is_elsewhere(QpNum number) const {
+  return is_of_file_ && !numbers_.has_slot(number.slot());
+}
+
+// -- all of them --------------------------------------------------------------------------------
+
+Result<XrcDomain*, Error> XrcDomains::open(const XrcOpen& how, host::Control* control) {
+  const std::lock_guard guard(lock_);
+  const auto found = std::ranges::find_if(
+      entries_, [&](const Entry& entry) { return how.file && entry.file == how.file; });
+  if (found != entries_.end()) {
+    if (how.must_create) return refuse(Error::kInvalid);
+    ++found->holders;
+    return found->domain.get();
+  }
+  if (how.file) {
+    if (const auto done = open_file(*how.file, how, *control); !done) return refuse(done.error());
+  } else if (!how.may_create) {
+    return refuse(Error::kAgain);
+  }
+  auto domain = std::make_unique<XrcDomain>(numbers_, how.file.has_value());
+  entries_.push_back({how.file, 1, std::move(domain)});
+  return entries_.back().domain.get();
+}
+
+Result<void, Error> XrcDomains::open_file(const FileIdentity& file, const XrcOpen& how,
+                                          host::Control& control) {
+  const UniqueFd opening = begin_opening(file);
+  if (!opening) return refuse(Error::kBusy);
+  const bool is_there = is_held_elsewhere(file);
+  if (is_there && how.must_create) return refuse(Error::kInvalid);
+  if (!is_there && !how.may_create) return refuse(Error::kAgain);
+  if (is_there) LOG_INFO("other processes have this XRC domain, too: each reaches its own queues");
+  // The task may outlive the call.
+  auto* const result = new std::atomic<bool>(false);
+  const AbstractName name = name_of_holder(file, control.first_slot());
+  const bool is_done = control.call([=, this, &control] {
+    // Of a call that nobody waited for in the end.
+    if (names_.contains(file)) return result->store(true);
+    host::PrivateFd socket = control.descriptors().make([] { return raw::datagram_socket(); });
+    if (!socket || raw::bind(socket.get(), name.get(), name.size()) != 0) return;
+    names_[file] = std::move(socket);
+    result->store(true);
+  });
+  if (!is_done) return refuse(Error::kGone);
+  const bool is_held = result->load();
+  delete result;
+  if (!is_held) return refuse(Error::kNoDescriptors);
+  return {};
+}
+
+void XrcDomains::close(XrcDomain& domain, host::Control* control) {
+  const std::lock_guard guard(lock_);
+  const auto found = std::ranges::find_if(
+      entries_, [&](const Entry& entry) { return entry.domain.get() == &domain; });
+  if (found == entries_.end() || --found->holders != 0) return;
+  // Waits, so that the domain is gone for whoever is told that we have left it.
+  if (const auto file = found->file; file && control)
+    static_cast<void>(control->call([file, this] { names_.erase(*file); }));
+  entries_.erase(found);
+}
+
+}  // namespace verbena::nic
