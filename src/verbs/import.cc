@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: MIT
 // Using the objects of one open device from another (ibv_import_device(3), ibv_import_pd(3),
 // ibv_import_mr(3), ibv_import_dm(3)), inside one process. The descriptor of another process's
-// device is refused: what is behind its handles lies there.
+// device is refused: what is behind its handles lies there
+// (docs/decisions/0023-imports-are-of-a-process.md).
 #include "nic/import.h"
 
 #include <linux/kcmp.h>

@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: MIT
 // The objects of one open device used from another: ibv_import_device and its company.
+#include <fcntl.h>
 #include <unistd.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "fixture.h"
+#include "other_process.h"
 
 namespace verbena::verbs::testing {
 namespace {
@@ -101,6 +103,18 @@ TEST_F(Import, DeviceMemoryIsTheSame) {
   EXPECT_EQ(EINVAL, ibv_free_dm(same));
   ibv_unimport_dm(same);
   EXPECT_EQ(0, ibv_free_dm(dm));
+}
+
+// What is behind its handles lies in the other process.
+TEST_F(Import, ADeviceOfAnotherProcessIsRefused) {
+  OtherProcess other("ShowADevice");
+  const auto shown = other.talk().hear();
+  ASSERT_TRUE(shown && shown->fd);
+  EXPECT_EQ(nullptr, ibv_import_device(shown->fd.get()));
+  EXPECT_EQ(EOPNOTSUPP, errno);
+  EXPECT_NE(-1, fcntl(shown->fd.get(), F_GETFD)) << "it stays the program's";
+  other.talk().say(0);
+  EXPECT_TRUE(other.ended_well());
 }
 
 }  // namespace
