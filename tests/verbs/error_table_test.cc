@@ -31,6 +31,15 @@ void write_with(TwoEnds& t, std::uint32_t key, std::uint64_t at) {
   t.post(IBV_WR_RDMA_WRITE,
          [&](ibv_send_wr& request) { request.wr.rdma = {.remote_addr = at, .rkey = key}; });
 }
+void atomic_with(TwoEnds& t, std::uint32_t key, std::uint64_t at) {
+  t.post(IBV_WR_ATOMIC_FETCH_AND_ADD, [&](ibv_send_wr& request) {
+    request.wr.atomic = {.remote_addr = at, .compare_add = 1, .swap = 0, .rkey = key};
+  });
+}
+void read_with(TwoEnds& t, std::uint32_t key, std::uint64_t at) {
+  t.post(IBV_WR_RDMA_READ,
+         [&](ibv_send_wr& request) { request.wr.rdma = {.remote_addr = at, .rkey = key}; });
+}
 void with_sge(TwoEnds& t, ibv_wr_opcode opcode, ibv_sge sge) {
   t.post(opcode, [&](ibv_send_wr& request) { *request.sg_list = sge; });
 }
@@ -97,6 +106,12 @@ const Row kRows[] = {
        });
      },
      IBV_WC_LOC_PROT_ERR, IBV_QPS_SQE, kNone, IBV_QPS_RTS},
+    {"local_protection_memory_is_gone", IBV_QPT_RC,
+     [](TwoEnds& t) {
+       const ibv_mr* const gone = t.region_without_memory();
+       with_sge(t, IBV_WR_SEND, t.all_of(gone));
+     },
+     IBV_WC_LOC_PROT_ERR, IBV_QPS_ERR, kNone, IBV_QPS_RTS},
     {"flushed_by_modify", IBV_QPT_RC,
      [](TwoEnds& t) {
        ibv_qp_attr attributes = {};
@@ -200,6 +215,60 @@ const Row kRows[] = {
        write_with(t, local->rkey, t.address(0));
      },
      IBV_WC_REM_ACCESS_ERR, IBV_QPS_ERR, kNone, IBV_QPS_ERR},
+    {"remote_access_key_of_a_read", IBV_QPT_RC,
+     [](TwoEnds& t) { read_with(t, kNoKey, t.address(0)); }, IBV_WC_REM_ACCESS_ERR, IBV_QPS_ERR,
+     kNone, IBV_QPS_ERR},
+    {"remote_access_range_of_a_read", IBV_QPT_RC,
+     [](TwoEnds& t) { read_with(t, t.mr->rkey, t.address(0) - 1); }, IBV_WC_REM_ACCESS_ERR,
+     IBV_QPS_ERR, kNone, IBV_QPS_ERR},
+    {"remote_access_rights_of_a_read", IBV_QPT_RC,
+     [](TwoEnds& t) {
+       const Own<ibv_mr> writable =
+           t.reg(t.pd.get(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+       read_with(t, writable->rkey, t.address(0));
+     },
+     IBV_WC_REM_ACCESS_ERR, IBV_QPS_ERR, kNone, IBV_QPS_ERR},
+    {"remote_access_key_of_an_atomic", IBV_QPT_RC,
+     [](TwoEnds& t) { atomic_with(t, kNoKey, t.address(4096)); }, IBV_WC_REM_ACCESS_ERR,
+     IBV_QPS_ERR, kNone, IBV_QPS_ERR},
+    {"remote_access_range_of_an_atomic", IBV_QPT_RC,
+     [](TwoEnds& t) { atomic_with(t, t.mr->rkey, t.address(0) - 8); }, IBV_WC_REM_ACCESS_ERR,
+     IBV_QPS_ERR, kNone, IBV_QPS_ERR},
+    {"remote_access_rights_of_an_atomic", IBV_QPT_RC,
+     [](TwoEnds& t) {
+       const Own<ibv_mr> writable =
+           t.reg(t.pd.get(), IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
+       atomic_with(t, writable->rkey, t.address(4096));
+     },
+     IBV_WC_REM_ACCESS_ERR, IBV_QPS_ERR, kNone, IBV_QPS_ERR},
+    {"remote_operation_memory_is_gone", IBV_QPT_RC,
+     [](TwoEnds& t) {
+       const ibv_mr* const gone = t.region_without_memory();
+       write_with(t, gone->rkey, t.all_of(gone).addr);
+     },
+     IBV_WC_REM_OP_ERR, IBV_QPS_ERR, kNone, IBV_QPS_ERR},
+    {"remote_operation_memory_to_read_is_gone", IBV_QPT_RC,
+     [](TwoEnds& t) {
+       const ibv_mr* const gone = t.region_without_memory();
+       read_with(t, gone->rkey, t.all_of(gone).addr);
+     },
+     IBV_WC_REM_OP_ERR, IBV_QPS_ERR, kNone, IBV_QPS_ERR},
+    {"invalid_request_read_not_enabled",
+     IBV_QPT_RC,
+     [](TwoEnds& t) { t.post(IBV_WR_RDMA_READ); },
+     IBV_WC_REM_INV_REQ_ERR,
+     IBV_QPS_ERR,
+     kNone,
+     IBV_QPS_ERR,
+     {.far_access = IBV_ACCESS_REMOTE_WRITE}},
+    {"invalid_request_atomic_not_enabled",
+     IBV_QPT_RC,
+     [](TwoEnds& t) { t.post(IBV_WR_ATOMIC_FETCH_AND_ADD); },
+     IBV_WC_REM_INV_REQ_ERR,
+     IBV_QPS_ERR,
+     kNone,
+     IBV_QPS_ERR,
+     {.far_access = IBV_ACCESS_REMOTE_WRITE}},
     {"remote_access_key_unreliable", IBV_QPT_UC,
      [](TwoEnds& t) { write_with(t, kNoKey, t.address(0)); }, IBV_WC_SUCCESS, IBV_QPS_RTS, kNone,
      IBV_QPS_RTS},

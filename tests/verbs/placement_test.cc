@@ -127,6 +127,22 @@ TEST_F(Placement, AFlushOutsideIsRefused) {
   EXPECT_EQ(IBV_WC_REM_ACCESS_ERR, next_completion().status);
 }
 
+TEST_F(Placement, AFlushInAnotherDomainIsRefused) {
+  const Own<ibv_pd> other(ibv_alloc_pd(context.get()));
+  const Own<ibv_mr> foreign(
+      ibv_reg_mr(other.get(), memory.data(), memory.size(),
+                 IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | kFlushGlobal));
+  ASSERT_TRUE(foreign);
+  ASSERT_EQ(0, flush(foreign->rkey, 0, 8, kGlobal));
+  EXPECT_EQ(IBV_WC_REM_ACCESS_ERR, next_completion().status);
+  for (ibv_qp* const each : {qp.get(), target.get()}) {
+    ibv_qp_attr attributes = {};
+    ibv_qp_init_attr initial = {};
+    ASSERT_EQ(0, ibv_query_qp(each, &attributes, IBV_QP_STATE, &initial));
+    EXPECT_EQ(IBV_QPS_ERR, attributes.qp_state);
+  }
+}
+
 // Nothing here outlives its memory.
 TEST_F(Placement, NothingIsPersistent) {
   EXPECT_EQ(nullptr, ibv_reg_mr(pd.get(), memory.data(), memory.size(),

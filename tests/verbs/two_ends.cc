@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 #include "two_ends.h"
 
+#include <sys/mman.h>
+
 #include <chrono>
 #include <thread>
 
@@ -43,6 +45,18 @@ void TwoEnds::TearDown() {
 
 Own<ibv_mr> TwoEnds::reg(ibv_pd* domain, int access) {
   return Own<ibv_mr>(ibv_reg_mr(domain, memory.data(), memory.size(), access));
+}
+
+ibv_mr* TwoEnds::region_without_memory() {
+  constexpr std::size_t kPage = 4096;
+  void* const page =
+      mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  EXPECT_NE(MAP_FAILED, page);
+  // By pages that come when they are used, for others would stay as long as the region.
+  without_memory_.reset(ibv_reg_mr(pd.get(), page, kPage, kAll | IBV_ACCESS_ON_DEMAND));
+  EXPECT_TRUE(without_memory_);
+  EXPECT_EQ(0, munmap(page, kPage));
+  return without_memory_.get();
 }
 
 ibv_mw* TwoEnds::new_window(ibv_pd* domain, ibv_mw_type type) {

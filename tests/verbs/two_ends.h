@@ -38,6 +38,7 @@ class TwoEnds : public VerbsTest {
 
   using VerbsTest::address;
   using VerbsTest::cq;
+  using VerbsTest::memory;
   using VerbsTest::mr;
   using VerbsTest::next_completion;
   using VerbsTest::pd;
@@ -49,6 +50,12 @@ class TwoEnds : public VerbsTest {
   void post(ibv_wr_opcode opcode, const std::function<void(ibv_send_wr&)>& change = {}) const;
   void post_receive(std::uint32_t length, std::uint32_t key) const;
   Own<ibv_mr> reg(ibv_pd* domain, int access);
+  // Its memory was taken away after it was registered.
+  ibv_mr* region_without_memory();
+  ibv_sge all_of(const ibv_mr* region) const {
+    return {
+        .addr = reinterpret_cast<std::uintptr_t>(region->addr), .length = 64, .lkey = region->lkey};
+  }
   ibv_mw* new_window(ibv_pd* domain, ibv_mw_type type);
   void post_bind(ibv_mw* mw, ibv_mr* region, ibv_qp* qp = nullptr) const;  // at near
   // The key of a type 2 window in other_pd, bound on a queue pair there.
@@ -76,6 +83,7 @@ class TwoEnds : public VerbsTest {
   void wait_until_one_arrives();
   void expect_flush();
 
+  Own<ibv_mr> without_memory_;
   std::vector<ibv_mw*> windows_;
   std::vector<ibv_ah*> addresses_;
   std::vector<ibv_qp*> others_;
