@@ -37,7 +37,7 @@ void steer(const Key& key, TestInput& input) {
     each = static_cast<std::byte>(input.take());
   VERBENA_ASSERT(table.add(flow).has_value());
   std::vector<QpNum> to;
-  table.find(key, Heading::kIn, to);
+  table.find({.key = key, .heading = Heading::kIn, .length = 0}, to);
   VERBENA_ASSERT(to.size() == 1);
   VERBENA_ASSERT(!filter_for(table.flows()).empty());
 }
