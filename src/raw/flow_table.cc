@@ -2,6 +2,7 @@
 #include "raw/flow_table.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace verbena::raw {
 namespace {
@@ -43,7 +44,7 @@ std::optional<Flow> FlowTable::remove(FlowId id) {
   for (auto* const entries : {&rules_, &others_}) {
     const auto at = std::ranges::find(*entries, id, &Entry::id);
     if (at == entries->end()) continue;
-    const Flow flow = at->flow;
+    Flow flow = std::move(at->flow);
     entries->erase(at);
     return flow;
   }

@@ -21,28 +21,28 @@ class XrcWire : public testing::Test {
  protected:
   XrcWire() {
     far().shared_queues.queues = {
-        {kOurs, {&ours_, &far().receive_completions, PdId{1}}},
-        {kOther, {&other_, &far().receive_completions, PdId{2}}},
+        {kOurs, {&ours, &far().receive_completions, PdId{1}}},
+        {kOther, {&other, &far().receive_completions, PdId{2}}},
     };
-    other_key_ = far().add_region(memory::kLocalWrite | memory::kRemoteWrite | memory::kRemoteRead |
-                                      memory::kRemoteAtomic | memory::kFlushGlobal,
-                                  PdId{2});
+    other_key = far().add_region(memory::kLocalWrite | memory::kRemoteWrite | memory::kRemoteRead |
+                                     memory::kRemoteAtomic | memory::kFlushGlobal,
+                                 PdId{2});
     for (std::size_t i = 0; i < 64; ++i)
       near().memory[i] = static_cast<std::byte>(i + 1);
   }
-  TestEnd& near() { return world_.near(); }
-  TestEnd& far() { return world_.far(); }
+  TestEnd& near() { return world.near(); }
+  TestEnd& far() { return world.far(); }
 
   qp::SendRequest request(SendOpcode opcode, std::uint32_t queue) {
     return {.opcode = opcode,
             .remote_address = far().address(0),
-            .remote_key = queue == kOther ? other_key_ : far().key,
+            .remote_key = queue == kOther ? other_key : far().key,
             .shared_queue = queue};
   }
   // Posts it, with so many bytes of the near memory; how it ends.
   Status run(const qp::SendRequest& request, std::uint32_t length, std::size_t offset = 0) {
     near().post(request, offset, length);
-    world_.run(kSoon);
+    world.run(kSoon);
     const auto done = near().poll();
     return done.size() == 1 ? done[0].status : Status::kFatal;
   }
@@ -51,15 +51,15 @@ class XrcWire : public testing::Test {
     ASSERT_FALSE(queue.post(id, {&sge, 1}));
   }
 
-  TestWorld world_{EndOptions{.is_xrc = true}};
-  queues::ReceiveQueue ours_{4, 1};
-  queues::ReceiveQueue other_{4, 1};
-  MemoryKey other_key_;
+  TestWorld world{EndOptions{.is_xrc = true}};
+  queues::ReceiveQueue ours{4, 1};
+  queues::ReceiveQueue other{4, 1};
+  MemoryKey other_key;
 };
 
 TEST_F(XrcWire, AMessageTakesAReceiveOfTheQueueItNames) {
-  post_to(ours_, 1, far().key);
-  post_to(other_, 2, other_key_);
+  post_to(ours, 1, far().key);
+  post_to(other, 2, other_key);
   auto message = request(SendOpcode::kSendWithImmediate, kOther);
   message.immediate = 77;
   EXPECT_EQ(run(message, 10), Status::kSuccess);
@@ -92,16 +92,16 @@ TEST_F(XrcWire, AQueueGivesItsProtectionDomain) {
   near().post(request(SendOpcode::kRead, kOther), 256, 64);
   near().post(request(SendOpcode::kWrite, kOurs), 0, 64);
   near().turn();
-  while (!world_.link.is_empty()) {
-    InTransit packet = world_.link.take();
+  while (!world.link.is_empty()) {
+    InTransit packet = world.link.take();
     far().receive(packet);
   }
-  world_.run(kSoon);
+  world.run(kSoon);
   EXPECT_EQ(near().poll().size(), 2u);
   EXPECT_EQ(std::memcmp(&near().memory[256], near().memory.data(), 64), 0);
   EXPECT_EQ(far().pair.state(), qp::QpState::kReadyToSend);
   auto wrong = request(SendOpcode::kWrite, kOurs);
-  wrong.remote_key = other_key_;
+  wrong.remote_key = other_key;
   EXPECT_EQ(run(wrong, 64), Status::kRemoteAccess);
 }
 
