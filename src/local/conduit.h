@@ -96,7 +96,10 @@ enum RequestFlag : std::uint8_t {
   kSolicitedEvent = 16,
   kNamesSource = 32,  // `source` says where the payload lies in the requester's memory
   kLent = 64,         // and there it is to be taken from: it does not follow
+  kRelayed = 128,     // by an XRC target: each record has an index of its own, and is acknowledged;
+                      // only the last one of a SEND knows the total length
 };
+inline constexpr std::uint32_t kUnknownLength = 0xFFFFFFFF;
 
 enum FlushWhat : std::uint32_t { kGlobalVisibility = 1, kPersistence = 2, kWholeRegion = 4 };
 
@@ -104,7 +107,7 @@ struct RequestRecord {
   RecordHead head;
   std::uint32_t index;           // of the operation
   std::uint32_t epoch;           // how often the requester went back
-  std::uint32_t total_length;    // of the message
+  std::uint32_t total_length;    // of the message, or kUnknownLength
   std::uint32_t piece_length;    // of this record's payload
   std::uint64_t remote_address;  // of the message's first byte
   std::uint32_t remote_key;

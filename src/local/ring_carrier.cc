@@ -178,7 +178,10 @@ void RingCarrier::ring_if_needed() {
   if (!bell_.doorbell) return;
   switch (signal) {
     case Signal::kNone: return;
-    case Signal::kMessage: return bell_.doorbell->notify(bell_.index);
+    case Signal::kMessage:
+      if (bell_.looks) [[likely]]
+        return bell_.doorbell->notify(bell_.index);
+      [[fallthrough]];
     case Signal::kRoom: return bell_.doorbell->ring_and_wake(bell_.index);
   }
 }

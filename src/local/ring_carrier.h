@@ -27,6 +27,7 @@ namespace verbena::local {
 struct PeerBell {
   host::Doorbell* doorbell = nullptr;
   std::uint32_t index = 0;
+  bool looks = true;  // without being called, where it has few connections
 };
 
 // The peer's memory, borrowed like the bell; null: everything takes the ring.
@@ -61,6 +62,7 @@ class RingCarrier final : public qp::Carrier {
   void peer_absent();
   // Work fails a little later (see collect()).
   void peer_lost() { lost_ = true; }
+  bool is_lost() const { return lost_; }
   // Local ACK timeout; 0 is never.
   void set_timeout(Duration timeout) { timeout_ = timeout; }
   // Our queue pair takes no part any more.

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "local/request_kinds.h"
 #include "memory/guarded_copy.h"
 
 namespace verbena::local {
@@ -19,31 +20,6 @@ std::uint8_t flags_of(const qp::Operation& op) {
   if (op.invalidates) flags |= kWithInvalidate;
   if (op.is_solicited) flags |= kSolicitedEvent;
   return flags;
-}
-
-std::uint32_t what_of(const qp::Flush& flush) {
-  return (flush.global_visibility ? std::uint32_t{kGlobalVisibility} : 0) |
-         (flush.persistence ? std::uint32_t{kPersistence} : 0) |
-         (flush.whole_region ? std::uint32_t{kWholeRegion} : 0);
-}
-
-constexpr bool is_after(std::uint32_t a, std::uint32_t b) {
-  return static_cast<std::int32_t>(a - b) > 0;
-}
-
-std::uint8_t kind_of(qp::OpKind kind) {
-  switch (kind) {
-    case qp::OpKind::kSend:
-    case qp::OpKind::kBindWindow:
-    case qp::OpKind::kLocalInvalidate: return static_cast<std::uint8_t>(RequestKind::kSend);
-    case qp::OpKind::kWrite: return static_cast<std::uint8_t>(RequestKind::kWrite);
-    case qp::OpKind::kAtomicWrite: return static_cast<std::uint8_t>(RequestKind::kAtomicWrite);
-    case qp::OpKind::kFlush: return static_cast<std::uint8_t>(RequestKind::kFlush);
-    case qp::OpKind::kRead: return static_cast<std::uint8_t>(RequestKind::kRead);
-    case qp::OpKind::kCompareSwap: return static_cast<std::uint8_t>(RequestKind::kCompareSwap);
-    case qp::OpKind::kFetchAdd: return static_cast<std::uint8_t>(RequestKind::kFetchAdd);
-  }
-  return 0;
 }
 
 }  // namespace
@@ -149,7 +125,7 @@ RequestRecord* RingRequester::reserve(std::uint32_t units, const qp::Operation& 
 }
 
 void RingRequester::publish(std::uint32_t units, qp::OpKind kind, std::uint8_t flags) {
-  requests_.publish(units, kind_of(kind), flags);
+  requests_.publish(units, static_cast<std::uint8_t>(kind_of(kind)), flags);
   raise(signal_, Signal::kMessage);
 }
 

@@ -5,31 +5,10 @@
 #include <cstring>
 #include <utility>
 
+#include "local/request_kinds.h"
+#include "local/ring_request.h"
+
 namespace verbena::local {
-
-// A request as copied out of the ring; only its payload still lies there.
-struct RingResponder::Request {
-  alignas(kUnit) RequestRecord record;
-  const std::byte* payload = nullptr;
-  std::uint64_t source_identity = 0;  // of the region that lent payload lies in
-
-  bool is_lent() const { return record.head.flags & kLent; }
-  bool is_first() const { return record.head.flags & kFirst; }
-  bool is_last() const { return record.head.flags & kLast; }
-  std::span<const std::byte> bytes() const {
-    const bool is_inline = record.piece_length <= kInlineMax && !is_lent();
-    return {is_inline ? record.inline_payload : payload, record.piece_length};
-  }
-  MemoryKey key() const { return {record.remote_key}; }
-  qp::Arrived arrived() const {
-    qp::Arrived arrived;
-    arrived.has_immediate = record.head.flags & kWithImmediate;
-    arrived.invalidates = record.head.flags & kWithInvalidate;
-    arrived.is_solicited = record.head.flags & kSolicitedEvent;
-    arrived.immediate = record.immediate;
-    return arrived;
-  }
-};
 
 void RingResponder::offer(Conduit conduit) {
   conduit_ = std::move(conduit);
@@ -54,7 +33,7 @@ void RingResponder::close() {
 
 bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
   if (!conduit_ || broken_) return false;
-  bool stalled = !send_refusal();
+  bool stalled = !send_refusal() || (relaying_ && !take_relayed(responder));
   while (!stalled && !broken_ && !budget.spent() && responder.is_receiving()) {
     if (reading_ && !continue_read(responder, budget)) {
       stalled = !budget.spent();
@@ -101,7 +80,6 @@ RingResponder::Step RingResponder::execute(const Request& request, qp::Responder
   if (drop_epoch_) {
     if (record.epoch == *drop_epoch_) return Step::kConsumed;
     drop_epoch_.reset();
-    message_.reset();
   }
   if (dropping_ && !request.is_first()) return Step::kConsumed;
   dropping_ = false;
@@ -109,12 +87,17 @@ RingResponder::Step RingResponder::execute(const Request& request, qp::Responder
     broken_ = true;
     return Step::kConsumed;
   }
-  if (request.is_lent() && !request.payload) return refuse_source(request);
-  if (request.is_first()) {
+  if (request.is_lent() && !request.payload)
+    return is_relaying() ? Step::kStalled : refuse_source(request);
+  if (request.is_first() && !request.is_fetch()) {
     message_ = record.index;
     progress_ = 0;
   }
   if (responder.must_choose()) {
+    if (qp::Relay* const to = responder.relay_for(record.shared_queue))
+      return relay(request, *to, responder);
+    // What was relayed is answered first.
+    if (is_relaying()) return wait_with(request);
     if (auto chosen = responder.choose(record.shared_queue); !chosen)
       return refuse_request(request, chosen.error(), responder);
   }
@@ -155,17 +138,16 @@ bool RingResponder::follows(const Request& request) const {
   const RequestRecord& record = request.record;
   const bool is_whole = record.offset + std::uint64_t{record.piece_length} == record.total_length;
   const auto kind = static_cast<RequestKind>(record.head.kind);
-  const bool has_payload = kind == RequestKind::kSend || kind == RequestKind::kWrite ||
-                           kind == RequestKind::kAtomicWrite;
-  if (has_payload ? is_whole != request.is_last() : record.piece_length != 0) return false;
+  if (has_payload(kind) ? is_whole != request.is_last() : record.piece_length != 0) return false;
   if (record.offset > record.total_length ||
       record.piece_length > record.total_length - record.offset) {
-    return !has_payload;
+    return !has_payload(kind);
   }
   if (request.is_first()) {
-    return record.offset == 0 && (!message_ || type_ == qp::QpType::kUc);
+    return record.offset == 0 && (!message_ || type_ == qp::QpType::kUc || request.is_relayed());
   }
-  return message_ == record.index && record.offset == progress_ && record.piece_length != 0;
+  const bool is_same = request.is_relayed() ? message_.has_value() : message_ == record.index;
+  return is_same && record.offset == progress_ && record.piece_length != 0;
 }
 
 // Where the requester says that the payload lies. Maps it for the next time, and tells the
@@ -209,7 +191,10 @@ void RingResponder::finished(const Request& request) {
 
 RingResponder::Step RingResponder::refuse_request(const Request& request, qp::Refusal refusal,
                                                   const qp::Responder& responder) {
-  message_.reset();
+  if (may_resume(request, refusal))
+    progress_ = request.record.offset;
+  else
+    message_.reset();
   if (type_ == qp::QpType::kUc) {
     dropping_ = !request.is_last();
     return Step::kConsumed;
@@ -234,7 +219,10 @@ bool RingResponder::send_refusal() {
 RingResponder::Step RingResponder::execute_send(const Request& request, qp::Responder& responder) {
   const RequestRecord& record = request.record;
   if (request.is_first()) {
-    if (auto begun = responder.begin_receive(record.total_length); !begun) {
+    if (auto begun = request.is_relayed() && !request.is_last()
+                         ? responder.begin_receive_of_any_length()
+                         : responder.begin_receive(record.total_length);
+        !begun) {
       return refuse_request(request, begun.error(), responder);
     }
   }
@@ -245,7 +233,8 @@ RingResponder::Step RingResponder::execute_send(const Request& request, qp::Resp
     if (!still_lent(request)) return refuse_source(request);
   }
   progress_ += record.piece_length;
-  if (!request.is_last()) return Step::kConsumed;
+  if (!request.is_last()) return piece_done(request);
+  if (request.is_relayed()) responder.length_known(record.total_length);
   if (auto done = responder.finish_receive(request.arrived()); !done) {
     return refuse_request(request, done.error(), responder);
   }
@@ -271,7 +260,7 @@ RingResponder::Step RingResponder::execute_write(const Request& request, qp::Res
     if (!still_lent(request)) return refuse_source(request);
   }
   progress_ += record.piece_length;
-  if (!request.is_last()) return Step::kConsumed;
+  if (!request.is_last()) return piece_done(request);
   if (record.head.flags & kWithImmediate) {
     if (auto done = responder.finish_write_with_immediate(record.total_length, request.arrived());
         !done) {
@@ -294,7 +283,7 @@ RingResponder::Step RingResponder::execute_read(const Request& request, qp::Resp
       !begun) {
     return refuse_request(request, begun.error(), responder);
   }
-  message_.reset();
+  if (!request.is_fetch()) message_.reset();
   reading_ = Reading{record.index,          record.epoch,        request.key(),
                      record.remote_address, record.total_length, 0};
   return Step::kConsumed;
@@ -356,11 +345,7 @@ RingResponder::Step RingResponder::execute_flush(const Request& request, qp::Res
   const RequestRecord& record = request.record;
   if (type_ != qp::QpType::kRc)
     return refuse_request(request, qp::Refusal::kInvalidRequest, responder);
-  const qp::Flush what{.length = record.flush.length,
-                       .global_visibility = (record.flush.what & kGlobalVisibility) != 0,
-                       .persistence = (record.flush.what & kPersistence) != 0,
-                       .whole_region = (record.flush.what & kWholeRegion) != 0};
-  const auto done = responder.flush(request.key(), record.remote_address, what);
+  const auto done = responder.flush(request.key(), record.remote_address, flush_of(record));
   if (!done) return refuse_request(request, done.error(), responder);
   finished(request);
   return Step::kConsumed;

@@ -6,6 +6,8 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <optional>
 #include <utility>
 
@@ -57,7 +59,7 @@ class RingResponder {
   void close();
 
  private:
-  // kStalled: the same record again, when the response ring has room.
+  // kStalled: the same record again, when the response ring has room, or another process answered.
   enum class Step : std::uint8_t { kConsumed, kStalled };
   struct Request;
 
@@ -81,6 +83,16 @@ class RingResponder {
   bool continue_read(qp::Responder& responder, qp::Budget& budget);
   ResponseRecord* reserve(std::uint32_t units, std::uint32_t index);
   void publish(std::uint32_t units, ResponseKind kind);
+  // Records of a target that relays (ring_responder_relay.cc), and what we relay as a target.
+  bool is_relaying() const { return relaying_ && !relaying_->pieces.empty(); }
+  bool may_resume(const Request& request, qp::Refusal refusal) const;
+  Step piece_done(const Request& request);
+  Step relay(const Request& request, qp::Relay& to, qp::Responder& responder);
+  Step wait_with(const Request& request);
+  Step refuse_lent(const Request& request);
+  bool take_relayed(qp::Responder& responder);
+  bool answer_relayed(const qp::RelayReply& reply, qp::Responder& responder);
+  bool fetch_lent(const Request& request, std::uint32_t length);
 
   struct Refused {
     std::uint32_t index;
@@ -97,6 +109,19 @@ class RingResponder {
     std::uint32_t done;
   };
 
+  // A piece that another process has not answered.
+  struct Relayed {
+    std::uint32_t index;
+    std::uint32_t epoch;
+    bool ends;  // the operation
+  };
+  struct Relaying {
+    qp::Relay* to = nullptr;
+    std::deque<Relayed> pieces;
+    std::uint32_t done = 0;  // bytes of the record that is being relayed
+    std::unique_ptr<std::byte[]> lent;
+  };
+
   qp::QpType type_;
   Conduit conduit_;
   PeerMemory* peer_ = nullptr;
@@ -111,6 +136,7 @@ class RingResponder {
   std::optional<std::uint32_t> message_;  // the index of the message in progress
   std::uint32_t progress_ = 0;            // bytes of it
   bool dropping_ = false;                 // UC: the rest of this message is dropped
+  std::unique_ptr<Relaying> relaying_;    // since the first request for another process
   Signal signal_ = Signal::kNone;
   bool used_ = false;
   bool stalled_ = false;  // until the requester makes room, and rings for it

@@ -61,7 +61,7 @@ QueuePair::QueuePair(const QpConfig& config)
                .datagram_max = config.datagram_max}),
       responder_({.type = config.type,
                   .xrc = config.xrc,
-                  .qp = config.number,
+                  .qp = config.receives_as.value_or(config.number),
                   .pd = config.pd,
                   .queue = config.shared_receives ? config.shared_receives : own_receives_.get(),
                   .is_shared = config.shared_receives != nullptr || config.xrc == Xrc::kTarget,

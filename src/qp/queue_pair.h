@@ -58,6 +58,7 @@ struct QpConfig {
   memory::RegionTable* regions = nullptr;
   SectionLock* lock = nullptr;  // borrowed, where others watch it; null: it has its own
   QpEvents* events = nullptr;
+  std::optional<QpNum> receives_as = {};  // its receives complete as this one's
   std::uint32_t datagram_max = 4096;  // bytes in one datagram: the port's MTU; or in one raw packet
 };
 

@@ -82,7 +82,7 @@ std::string_view reason_text(Reason reason) {
     case Reason::kBrokenRequest:
       return "the peer's packets do not make a request: opcodes out of order, or wrong lengths";
     case Reason::kNoSharedQueue: return "the peer named a queue that this XRC domain does not have";
-    case Reason::kSharedQueueElsewhere: return "the peer named an XRC queue of another process";
+    case Reason::kSharedQueueElsewhere: return "refused by the process of the XRC queue named";
     case Reason::kNoSuchTag: return "the tag list has no such entry any more";
     case Reason::kRendezvousTooLong: return "the program has to fetch the message itself";
     case Reason::kRemoteKey:

@@ -135,39 +135,6 @@ void Responder::note_first_message() {
   config_.owner->communication_established();
 }
 
-// -- shared receive queues by number (XRC) ----------------------------------------------------
-
-Result<void, Refusal> Responder::choose(std::uint32_t shared_queue) {
-  if (!receiving_) return drop(Reason::kNotReceiving);
-  if (chosen_ == shared_queue && chosen_domain_ == shared_queue) return {};
-  const bool is_other = chosen_ != shared_queue;
-  // A message is for one queue.
-  if (is_other && current_.has_receive) return bad_request(Reason::kBrokenRequest);
-  const auto found = config_.shared_queues->find(shared_queue);
-  if (!found) return bad_request(found.error());
-  config_.queue = found->queue;
-  config_.completions = found->completions;
-  config_.receive_pd = config_.pd = found->pd;
-  chosen_ = chosen_domain_ = shared_queue;
-  return {};
-}
-
-Result<void, Refusal> Responder::choose_domain(std::uint32_t shared_queue) {
-  if (chosen_domain_ == shared_queue) return {};
-  const auto found = config_.shared_queues->find(shared_queue);
-  if (!found) return bad_request(found.error());
-  config_.pd = found->pd;
-  chosen_domain_ = shared_queue;
-  return {};
-}
-
-void Responder::forget_queue(const queues::ReceiveQueue& queue) {
-  chosen_domain_.reset();
-  if (!chosen_ || config_.queue != &queue) return;
-  chosen_.reset();
-  current_.has_receive = current_.in_progress = false;
-}
-
 // -- receives -----------------------------------------------------------------------------------
 
 bool Responder::take_receive() {

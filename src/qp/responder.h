@@ -15,6 +15,7 @@
 #include "memory/region_table.h"
 #include "qp/operation.h"
 #include "qp/reason.h"
+#include "qp/relay.h"
 #include "qp/state.h"
 #include "qp/tag_matcher.h"
 #include "queues/completion_queue.h"
@@ -41,6 +42,8 @@ struct SharedQueue {
 class SharedQueues {
  public:
   virtual Result<SharedQueue, Reason> find(std::uint32_t number) = 0;
+  // It may be one of another process.
+  virtual bool is_elsewhere(std::uint32_t /*number*/) const { return false; }
 
  protected:
   ~SharedQueues() = default;
@@ -81,6 +84,15 @@ class Responder {
   bool must_choose() const { return config_.xrc == Xrc::kTarget; }
   Result<void, Refusal> choose(std::uint32_t shared_queue);
   Result<void, Refusal> choose_domain(std::uint32_t shared_queue);
+  // Requests for queues of other processes go there; null: they are refused.
+  void relay_by(Relay* relay) { relay_ = relay; }
+  // Null: it is one of ours, or of nobody.
+  Relay* relay_for(std::uint32_t shared_queue) const;
+  // Whether the queue pair takes such a request. The second one is its refusal, or lets it through.
+  bool may_relay(const RelayPiece& piece) const;
+  Result<void, Refusal> admit_relayed(const RelayPiece& piece);
+  // Of the other process. Never success.
+  Result<void, Refusal> refuse_relayed(Answer answer);
   // The queue is about to go.
   void forget_queue(const queues::ReceiveQueue& queue);
 
@@ -214,6 +226,7 @@ class Responder {
   Config config_;
   std::optional<std::uint32_t> chosen_;         // whose queue is in config_
   std::optional<std::uint32_t> chosen_domain_;  // whose domain is
+  Relay* relay_ = nullptr;
   bool receiving_ = false;
   bool in_rtr_ = false;
   bool first_message_seen_ = false;
