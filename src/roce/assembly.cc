@@ -46,6 +46,34 @@ Result<void, Refusal> Assembly::take(const wire::Packet& packet, qp::Responder& 
   return done;
 }
 
+qp::RelayPiece Assembly::piece_of(const wire::Packet& packet) const {
+  const bool starts = packet.shape->starts_message();
+  const bool is_send = packet.shape->kind == Kind::kSend;
+  const std::uint64_t offset = starts ? 0 : offset_;
+  const std::uint64_t length = starts ? packet.dma_length : length_;
+  return {.shared_queue = packet.srq_number,
+          .kind = is_send ? qp::OpKind::kSend : qp::OpKind::kWrite,
+          .is_first = starts,
+          .is_last = packet.shape->ends_message(),
+          .arrived = arrived_of(packet),
+          .key = starts ? packet.remote_key : key_,
+          .address = starts ? packet.remote_address : address_,
+          .length = static_cast<std::uint32_t>(is_send ? offset + packet.payload.size() : length),
+          .offset = static_cast<std::uint32_t>(offset),
+          .bytes = packet.payload};
+}
+
+void Assembly::passed(const wire::Packet& packet) {
+  const bool starts = packet.shape->starts_message();
+  if (starts) {
+    key_ = packet.remote_key;
+    address_ = packet.remote_address;
+    length_ = packet.dma_length;
+  }
+  offset_ = (starts ? 0 : offset_) + packet.payload.size();
+  last_ = packet.shape;
+}
+
 Result<void, Refusal> Assembly::take_send(const wire::Packet& packet, qp::Responder& responder) {
   std::uint64_t offset = offset_;
   if (packet.shape->starts_message()) {

@@ -20,6 +20,10 @@ class Assembly {
   // A SEND or a WRITE that fits. Refused: nothing has changed, and the same packet may come again
   // (kNotReady), or the message is over.
   Result<void, qp::Refusal> take(const wire::Packet& packet, qp::Responder& responder);
+  // The same for another process (qp/relay.h): the piece that such a packet is, and what follows
+  // when it was passed on.
+  qp::RelayPiece piece_of(const wire::Packet& packet) const;
+  void passed(const wire::Packet& packet);
   // READ requests and atomics, which are whole messages.
   void pass(const wire::Packet& packet) { last_ = packet.shape; }
   // The rest of the message will not come.

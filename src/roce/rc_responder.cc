@@ -29,16 +29,16 @@ constexpr NakCode nak_of(Refusal refusal) {
   return NakCode::kRemoteOperationalError;
 }
 
-qp::Flush flush_of(const wire::Packet& packet) {
+constexpr Psn later(Psn a, Psn b) { return a - b > 0 ? a : b; }
+
+}  // namespace
+
+qp::Flush RcResponder::flush_of(const wire::Packet& packet) {
   return {.length = packet.dma_length,
           .global_visibility = packet.placement.global_visibility,
           .persistence = packet.placement.persistence,
           .whole_region = packet.selectivity == wire::Selectivity::kRegion};
 }
-
-constexpr Psn later(Psn a, Psn b) { return a - b > 0 ? a : b; }
-
-}  // namespace
 
 RcResponder::RcResponder(const Settings& settings, Wire& wire, Agreement& agreement)
     : settings_(settings),
@@ -80,6 +80,7 @@ void RcResponder::receive(const wire::Packet& packet, qp::Responder& responder, 
 
 void RcResponder::receive_broken(Psn psn, qp::Responder& responder) {
   if (!responder.is_receiving() || refusal_ || classify(psn) != Standing::kExpected) return;
+  if (is_relaying()) return;  // it comes again
   responder.broken_request();
   refuse_packet(Refusal::kInvalidRequest, responder);
 }
@@ -88,19 +89,29 @@ void RcResponder::receive_broken(Psn psn, qp::Responder& responder) {
 
 bool RcResponder::accept(const wire::Packet& packet, qp::Responder& responder) {
   if (!assembly_.fits(packet)) {
+    if (is_relaying()) return hold(packet);
     responder.broken_request();
     return refuse_packet(Refusal::kInvalidRequest, responder);
   }
+  if (responder.must_choose()) {
+    if (qp::Relay* const relay = responder.relay_for(packet.srq_number))
+      return pass_on(packet, *relay, responder);
+    if (is_relaying()) return hold(packet);
+  }
   const auto done = execute(packet, responder);
   if (!done) return refuse_packet(done.error(), responder);
-  expected_ = last_ahead_ = expected_ + psns_of(packet);
-  if (packet.shape->ends_message()) msn_ = msn_.next();
-  waits_ = is_not_ready_ = false;
+  accepted(packet);
   const bool is_answered = packet.shape->kind != Kind::kSend && packet.shape->kind != Kind::kWrite;
   if (is_answered) return true;
   ++unacknowledged_;
   ack_due_ |= packet.ack_request || unacknowledged_ >= kUnacknowledgedMax;
   return true;
+}
+
+void RcResponder::accepted(const wire::Packet& packet) {
+  expected_ = last_ahead_ = expected_ + psns_of(packet);
+  if (packet.shape->ends_message()) msn_ = msn_.next();
+  waits_ = is_not_ready_ = false;
 }
 
 // What has come before its turn, and now it is.
@@ -231,6 +242,8 @@ bool RcResponder::refuse_packet(Refusal refusal, qp::Responder& responder) {
 
 void RcResponder::repeat(const wire::Packet& packet, qp::Responder& responder) {
   ++counters_.duplicates;
+  // Another process has it, and has not answered.
+  if (packet.psn - acknowledged_upto() >= 0) return;
   switch (packet.shape->kind) {
     case Kind::kSend:
     case Kind::kWrite: ack_due_ = true; return;
@@ -260,9 +273,11 @@ void RcResponder::repeat(const wire::Packet& packet, qp::Responder& responder) {
 void RcResponder::repeat_read(const wire::Packet& packet, qp::Responder& responder) {
   OwedAnswer answer = answer_of_read(packet, msn_);
   if (!reads_.has(answer, settings_.path_mtu)) return;
-  auto begun = responder.must_choose() ? responder.choose_domain(packet.srq_number)
-                                       : Result<void, Refusal>();
-  if (begun)
+  const bool is_elsewhere =
+      responder.must_choose() && responder.relay_for(packet.srq_number) != nullptr;
+  auto begun = responder.must_choose() && !is_elsewhere ? responder.choose_domain(packet.srq_number)
+                                                        : Result<void, Refusal>();
+  if (begun && !is_elsewhere)
     begun = responder.begin_read(packet.remote_key, packet.remote_address, packet.dma_length);
   if (!begun) {
     expected_ = packet.psn;  // where the NAK goes; the queue pair has failed
@@ -286,6 +301,8 @@ void RcResponder::keep(const wire::Packet& packet, const Now& now) {
   const auto ahead = static_cast<std::uint32_t>(packet.psn - expected_);
   const bool keeps = is_selective() || !settings_.asks_for_agreement;
   if (!keeps || !kept_.keep(packet, ahead)) {
+    if (is_relaying())
+      relaying_->missed = later(relaying_->missed.value_or(packet.psn), packet.psn);
     if (!is_selective()) name_one_gap();
     return;
   }

@@ -9,12 +9,21 @@
 //               FLUSH, ATOMIC WRITE: answered, never executed twice
 //   ahead       kept if there is a buffer, else dropped           -> NAK, once a gap
 //
+// A request of an XRC connection for a queue of another process goes on to that one, and counts as
+// carried out when that one says so (rc_responder_relay.cc):
+//
+//   passed on   up to expected_; what is acknowledged stays behind
+//   held        expected, but others are to be answered first: waits with those that are ahead
+//
 // What is to be sent waits for serve(): one ACK for all that came in a batch, behind the answers of
 // READs that come before it.
 #pragma once
 
 #include <cstdint>
+#include <deque>
+#include <memory>
 #include <optional>
+#include <vector>
 
 #include "base/time.h"
 #include "qp/carrier.h"
@@ -63,6 +72,7 @@ class RcResponder {
   Standing classify(Psn psn) const;
 
   bool accept(const wire::Packet& packet, qp::Responder& responder);
+  void accepted(const wire::Packet& packet);
   void accept_kept(qp::Responder& responder, const Now& now);
   Result<void, qp::Refusal> execute(const wire::Packet& packet, qp::Responder& responder);
   Result<void, qp::Refusal> execute_read(const wire::Packet& packet, qp::Responder& responder);
@@ -76,11 +86,58 @@ class RcResponder {
   OwedAnswer answer_of_read(const wire::Packet& packet, wire::Msn msn) const;
   void keep(const wire::Packet& packet, const Now& now);
 
+  // Packets passed on and not answered, and what is fetched for READs, in their order.
+  struct Passed {
+    Psn psn;
+    wire::Msn msn;             // before it
+    Assembly before;           // so it was
+    bool is_fetch = false;     // of bytes that a READ is answered with
+    bool is_answered = false;  // by an answer of its own
+    bool wants_ack = false;
+    std::optional<std::uint64_t> value = {};  // of an atomic
+  };
+  // What a READ of memory of another process brought, a part at a time.
+  struct Fetched {
+    enum class State : std::uint8_t { kNone, kAsked, kHere };
+    State state = State::kNone;
+    std::uint64_t address = 0;
+    std::vector<std::byte> bytes;
+  };
+  struct Relaying {
+    qp::Relay* to = nullptr;
+    std::deque<Passed> passed;
+    Fetched fetched;
+    std::optional<Psn> missed;  // of what was dropped while others were to be answered, the last
+  };
+  enum class Fetch : std::uint8_t { kHere, kLater, kNowhere };
+  bool is_relaying() const { return relaying_ && !relaying_->passed.empty(); }
+  Psn acknowledged_upto() const {
+    return is_relaying() ? relaying_->passed.front().psn : expected_;
+  }
+  wire::Msn acknowledged_msn() const {
+    return is_relaying() ? relaying_->passed.front().msn : msn_;
+  }
+  Relaying& relaying_by(qp::Relay& relay);
+  bool hold(const wire::Packet& packet);
+  bool pass_on(const wire::Packet& packet, qp::Relay& relay, qp::Responder& responder);
+  bool pass_read(const wire::Packet& packet, qp::Responder& responder);
+  qp::RelayPiece piece_of(const wire::Packet& packet) const;
+  static qp::Flush flush_of(const wire::Packet& packet);
+  void take_relayed(qp::Responder& responder, const Now& now);
+  void take_reply(const qp::RelayReply& reply, qp::Responder& responder);
+  void relayed(const Passed& done);
+  void refuse_relayed(qp::Answer answer, qp::Responder& responder);
+  Fetch fetch_for(const OwedAnswer& answer, qp::Responder& responder);
+  Fetch fetch(const OwedAnswer& answer, std::uint32_t offset, qp::Relay& relay);
+  void refuse_answer(qp::Refusal refusal, qp::Responder& responder);
+  bool copy_fetched(const OwedAnswer& answer, std::uint32_t offset, std::span<std::byte> to) const;
+
   void name_gaps(Instant now);
   void name_one_gap();
   void name_all_gaps(Instant now);
 
-  enum class Progress : std::uint8_t { kDone, kMore };
+  // kWaits: for another process, with all that comes behind.
+  enum class Progress : std::uint8_t { kDone, kMore, kWaits };
   Progress send_answers(qp::Responder& responder, qp::Budget& budget);
   Wire::Sent send_answer(OwedAnswer& answer, qp::Responder& responder, qp::Budget& budget);
   Progress send_gaps();
@@ -114,7 +171,8 @@ class RcResponder {
   Psn due_upto_;                       // those before this are named when the patience ends
   Instant gap_at_ = Instant::never();  // the end of the patience
   unsigned times_named_ = 0;
-  Repairs gaps_;  // to be named now
+  Repairs gaps_;                        // to be named now
+  std::unique_ptr<Relaying> relaying_;  // since the first request for another process
   ResponderCounters counters_;
 };
 

@@ -23,6 +23,7 @@ constexpr Code answer_code(bool is_first, bool is_last) {
 
 bool RcResponder::serve(qp::Responder& responder, qp::Budget& budget, const Now& now) {
   if (gap_at_ != Instant::never() && now >= gap_at_) name_gaps(now);
+  if (relaying_) take_relayed(responder, now);
   if (!responder.is_receiving()) {
     answers_.clear();
     gaps_.clear();
@@ -30,7 +31,13 @@ bool RcResponder::serve(qp::Responder& responder, qp::Budget& budget, const Now&
     // A queue pair in the error state says nothing more but what brought it there.
     if (refusal_ && refusal_->kind() == wire::AethKind::kRnrNak) refusal_.reset();
   }
-  if (send_answers(responder, budget) == Progress::kMore) return true;
+  switch (send_answers(responder, budget)) {
+    case Progress::kMore: return true;
+    case Progress::kWaits: return false;
+    case Progress::kDone: break;
+  }
+  // A gap that is named acknowledges what is before it.
+  if (is_relaying()) return send_acknowledge() == Progress::kMore;
   if (send_gaps() == Progress::kMore) return true;
   return send_acknowledge() == Progress::kMore;
 }
@@ -49,11 +56,20 @@ RcResponder::Progress RcResponder::send_answers(qp::Responder& responder, qp::Bu
   while (!answers_.is_empty()) {
     if (budget.spent()) return Progress::kMore;
     OwedAnswer& answer = answers_.front();
+    switch (fetch_for(answer, responder)) {
+      case Fetch::kHere: break;
+      case Fetch::kLater: return Progress::kWaits;
+      case Fetch::kNowhere:
+        refuse_answer(responder.refuse_relayed(qp::Answer::kInvalidRequest).error(), responder);
+        continue;
+    }
     switch (send_answer(answer, responder, budget)) {
       case Wire::Sent::kNoRoom: return Progress::kMore;
       case Wire::Sent::kNoPayload: break;  // refused: nothing of it is owed any more
       case Wire::Sent::kSent:
-        if (++answer.done == answer.packets) answers_.pop();
+        if (++answer.done != answer.packets) break;
+        answers_.pop();
+        if (relaying_) relaying_->fetched.state = Fetched::State::kNone;
         break;
     }
   }
@@ -79,7 +95,10 @@ Wire::Sent RcResponder::send_answer(OwedAnswer& answer, qp::Responder& responder
   const std::uint32_t offset = answer.done * settings_.path_mtu;
   packet.payload_bytes = std::min(settings_.path_mtu, answer.length - offset);
   std::optional<qp::Refusal> refused;
+  const bool is_elsewhere = answer.length != 0 && responder.must_choose() &&
+                            responder.relay_for(answer.shared_queue) != nullptr;
   const Wire::Sent sent = wire_.transmit(packet, settings_.path, [&](std::span<std::byte> to) {
+    if (is_elsewhere) return copy_fetched(answer, offset, to);
     // What answers FLUSH and ATOMIC WRITE touches nothing.
     if (answer.length != 0 && responder.must_choose()) {
       if (const auto chosen = responder.choose_domain(answer.shared_queue); !chosen) {
@@ -92,13 +111,17 @@ Wire::Sent RcResponder::send_answer(OwedAnswer& answer, qp::Responder& responder
     return read.has_value();
   });
   if (sent == Wire::Sent::kSent) agreement_.sent();
-  if (sent == Wire::Sent::kNoPayload) {
-    answers_.clear();
-    expected_ = psn;
-    refuse_packet(refused.value_or(qp::Refusal::kOperation), responder);
-  }
+  if (sent == Wire::Sent::kNoPayload)
+    refuse_answer(refused.value_or(qp::Refusal::kOperation), responder);
   budget.take(packet.payload_bytes);
   return sent;
+}
+
+void RcResponder::refuse_answer(qp::Refusal refusal, qp::Responder& responder) {
+  const OwedAnswer& answer = answers_.front();
+  expected_ = answer.psn + answer.done;
+  answers_.clear();
+  refuse_packet(refusal, responder);
 }
 
 RcResponder::Progress RcResponder::send_gaps() {
@@ -117,7 +140,7 @@ RcResponder::Progress RcResponder::send_gaps() {
 
 RcResponder::Progress RcResponder::send_acknowledge() {
   if (!refusal_ && !ack_due_) return Progress::kDone;
-  const Psn psn = refusal_ ? expected_ : expected_.previous();
+  const Psn psn = refusal_ ? expected_ : acknowledged_upto().previous();
   if (transmit_acknowledge(psn, refusal_.value_or(Syndrome::ack())) != Wire::Sent::kSent) {
     return Progress::kMore;
   }
@@ -131,7 +154,7 @@ RcResponder::Progress RcResponder::send_acknowledge() {
 Wire::Sent RcResponder::transmit_acknowledge(Psn psn, Syndrome syndrome) {
   Outgoing packet{.head = head_of(Code::kAcknowledge, psn)};
   packet.head.syndrome = syndrome;
-  packet.head.msn = msn_;
+  packet.head.msn = acknowledged_msn();
   return transmit(packet);
 }
 

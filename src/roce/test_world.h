@@ -7,6 +7,7 @@
 #include <map>
 #include <memory>
 #include <optional>
+#include <set>
 #include <vector>
 
 #include "memory/region_table.h"
@@ -51,7 +52,9 @@ class TestQueues final : public qp::SharedQueues {
     if (found == queues.end()) return refuse(qp::Reason::kNoSharedQueue);
     return found->second;
   }
+  bool is_elsewhere(std::uint32_t number) const override { return elsewhere.contains(number); }
   std::map<std::uint32_t, qp::SharedQueue> queues;
+  std::set<std::uint32_t> elsewhere;  // of other processes
 };
 
 class TestEnd final : public qp::QpEvents, public Wire, public Paths {
