@@ -13,6 +13,7 @@
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
 #include "nic/sharing.h"
+#include "nic/target_relay.h"
 
 namespace verbena::nic {
 namespace {
@@ -115,6 +116,8 @@ void Links::reached(SlotNumber slot, Process& process) {
   waiting_.erase(found);
   for (const QpNum qp : waiting.connects)
     offer({.qp = qp, .slot = slot}, process);
+  for (const WantedRelay& wanted : waiting.relays)
+    ask_for_relay(wanted, process);
   if (waiting.datagrams) open_datagrams(slot, process);
 }
 
@@ -132,6 +135,8 @@ void Links::slot_unreachable(SlotNumber slot, host::Refusal why) {
   LOG_INFO("slot %u: %s", slot.value, host::to_string(why));
   for (const QpNum qp : waiting.connects)
     absent(qp, slot);
+  for (const WantedRelay& wanted : waiting.relays)
+    no_relay(wanted.target, slot);
   if (waiting.datagrams) {
     Way& way = ways_[slot.value];
     way.closed_until.store((clock_now() + Duration::seconds(1)).nanoseconds());
@@ -271,8 +276,10 @@ void Links::make_offer(const Offer& offer, Process& process) {
     message.qp_type = half_of(qp->pair.config());
     qp->connecting = Connecting::kOffered;
     qp->link = process.link;
-    before = qp->ring()->offer(local::Conduit::prepare(ours.file, ours.next++, message.conduit_id),
-                               {&process.link->doorbell(), peer.index()}, &process.link->memory());
+    before = qp->ring()->offer(
+        local::Conduit::prepare(ours.file, ours.next++, message.conduit_id),
+        {.doorbell = &process.link->doorbell(), .index = peer.index(), .looks = !qp->relayed_by()},
+        &process.link->memory());
   }
   if (before) engine_.wait_for_scan();
   if (ours.next == ours.conduits) ours.file = {};
@@ -328,6 +335,8 @@ void Links::message(host::PeerId from, std::span<const std::byte> bytes,
     case MessageKind::kOfferDatagrams:
       return take_datagrams(process->second, message, std::move(attachment));
     case MessageKind::kTables: return take_tables(process->second, attachment);
+    case MessageKind::kWantRelay: return take_want_relay(process->second, message);
+    case MessageKind::kNoRelay: return take_no_relay(process->second, message);
     case MessageKind::kFile: return take_file(process->second, message, std::move(attachment));
   }
 }
@@ -356,6 +365,8 @@ void Links::take_offer(Process& from, const Message& offered, host::PrivateFd at
 
 Links::Taken Links::attach(Qp& qp, Process& from, const Message& offered, local::Conduit conduit) {
   const QpNum theirs{offered.from_qp};
+  if (qp.relay() && offered.qp_type == half_of(qp.pair.config()))
+    return attach_relay(qp, from, offered, std::move(conduit));
   const bool fits = takes_part(qp.pair.state()) && qp.connecting != Connecting::kNot &&
                     qp.pair.attributes().destination == theirs &&
                     other_half_of(qp.pair.config()) == offered.qp_type;
@@ -403,6 +414,7 @@ void Links::take_not_ready(Process& from, const Message& refusal) {
     offer_again = qp->ring()->is_attached();
     qp->ring()->peer_absent();
     engine_.want_turn(ours);
+    if (qp->relayed_by()) end_hidden_target(ours);
   }
   if (offer_again) offer({.qp = ours, .slot = theirs.slot(), .again = true}, from);
 }
@@ -419,6 +431,7 @@ void Links::peer_down(host::PeerId id) {
     const QpTable::Reading reading(nic_.queue_pairs());
     nic_.queue_pairs().each([&](Qp& qp) {
       const std::lock_guard guard(qp.pair.lock());
+      if (qp.relay() && qp.relay()->lost(*process.link.get())) engine_.want_turn(qp.number());
       if (qp.link.get() != process.link.get() || !qp.ring()) return;
       qp.ring()->peer_lost();
       engine_.want_turn(qp.number());
@@ -435,6 +448,7 @@ void Links::peer_down(host::PeerId id) {
     ways_[slot.value].sender.store(nullptr);
     ways_[slot.value].opening_since.store(0);
   }
+  end_hidden_targets_of(*process.link.get());
   nic_.queue_pairs().wait_for_readers();
 }
 

@@ -36,6 +36,7 @@
 #include "host/doorbell.h"
 #include "local/datagram.h"
 #include "local/peer_memory.h"
+#include "nic/xrc_domains.h"
 
 namespace verbena::nic {
 
@@ -44,6 +45,7 @@ class Links;
 class Nic;
 class Qp;
 class WireNic;
+struct Xrcd;
 
 // A process that we are linked to, or this one itself. Lives as long as a queue pair may ring its
 // bell or look into its memory.
@@ -118,6 +120,13 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   void resume_datagram_senders();
   // From now on what concerns the wire goes there. False: not accepted.
   bool use_wire(WireNic& wire);
+  // Looks for the process that has this shared receive queue, of another one's domain: the target
+  // hears by its relay (target_relay.h). False: not accepted.
+  bool find_relay(QpNum target, QpNum queue);
+  // A hidden target is not needed any more, or none of this domain; the second one waits. False:
+  // they may be there yet.
+  void end_hidden_target(QpNum target);
+  bool end_hidden_targets(Xrcd& of);
   // Maps a region of a peer soon. False: not accepted.
   bool map_soon(host::PeerId peer, MemoryKey key, std::atomic<bool>& is_wanted);
 
@@ -139,6 +148,8 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
     kOfferDatagrams = 4,
     kTables = 5,
     kFile = 6,
+    kWantRelay = 7,  // from a target, to a shared receive queue
+    kNoRelay = 8,
   };
   struct Message {
     MessageKind kind;
@@ -149,6 +160,7 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
     // Of an offer: where the conduit lies, in the file that came last. It comes with its first one.
     std::uint32_t index = 0;
     std::uint32_t conduits = 0;
+    FileIdentity domain{};  // of a relay
   };
   struct Offer {
     QpNum qp;
@@ -180,8 +192,14 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
     std::unique_ptr<local::DatagramReceiver> receiver;
     unsigned left = local::kRequestUnits;  // as many as can have come
   };
+  struct WantedRelay {
+    QpNum target;
+    QpNum queue;
+    FileIdentity domain;
+  };
   struct Waiting {
     std::set<QpNum> connects;
+    std::vector<WantedRelay> relays;
     bool datagrams = false;
   };
 
@@ -222,6 +240,17 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   enum class Taken : std::uint8_t { kNo, kYes, kOfferOurs };
   Taken attach(Qp& qp, Process& from, const Message& offered, local::Conduit conduit);
   void take_not_ready(Process& from, const Message& refusal);
+  // links_relay.cc
+  void look_for_relay(QpNum target, QpNum queue);
+  void ask_for_relay(const WantedRelay& wanted, Process& process);
+  void no_relay(QpNum target, SlotNumber slot);
+  void take_want_relay(Process& from, const Message& wanted);
+  void take_no_relay(Process& from, const Message& refusal);
+  Taken attach_relay(Qp& target, Process& from, const Message& offered, local::Conduit conduit);
+  void end_hidden_targets_of(const Link& link);
+  void end_hidden_now(QpNum target);
+  template <class Is>
+  void end_hidden_if(Is&& is);
   void offer_datagrams(Process& to);
   void take_datagrams(Process& from, const Message& offer, host::PrivateFd attachment);
   void open_datagrams(SlotNumber slot, Process& process);
@@ -247,6 +276,7 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   };
   std::deque<OwnMessage> to_self_;  // the control thread's
   bool is_hearing_self_ = false;
+  std::set<QpNum> hidden_targets_;        // the control thread's
   bool keeps_files_ = true;               // the control thread's: until descriptors run out
   Duration offer_pause_;                  // the control thread's
   Instant offers_at_ = Instant::never();  // the control thread's: when held back ones are tried

@@ -9,6 +9,7 @@
 #include "nic/engine.h"
 #include "nic/nic.h"
 #include "nic/raw_carrier.h"
+#include "nic/target_relay.h"
 #include "nic/wire_qp.h"
 
 namespace verbena::nic {
@@ -38,6 +39,7 @@ qp::QpConfig config_for(Pd& domain, const QpRequest& request, QpNum number, qp::
           .regions = &domain.context->nic().regions(),
           .lock = domain.context->nic().sharing().lock_of(number),
           .events = &events,
+          .receives_as = request.relayed_by,
           .datagram_max = request.type == qp::QpType::kRawPacket ? RawCarrier::kFrameMax : 4096};
 }
 
@@ -63,6 +65,7 @@ Qp::Qp(Pd& domain, const QpRequest& request, QpNum number, RawPort* raw_port)
       srq_(request.srq),
       cookie_(request.cookie),
       engine_(domain.context->nic().engine()),
+      relayed_by_(request.relayed_by),
       is_work_queue_(request.is_work_queue),
       raw_port_(raw_port),
       table_(request.table) {
@@ -70,6 +73,10 @@ Qp::Qp(Pd& domain, const QpRequest& request, QpNum number, RawPort* raw_port)
   if (raw_port_ && !table_) raw_ = std::make_unique<RawCarrier>(*raw_port_);
   if (request.type == qp::QpType::kUd) {
     datagrams_ = std::make_unique<local::DatagramCarrier>(number, engine_->links());
+  }
+  if (request.xrc == qp::Xrc::kTarget && !relayed_by_) {
+    relay_ = std::make_unique<TargetRelay>(engine_->links(), number);
+    pair.responder().relay_by(relay_.get());
   }
 }
 
@@ -120,6 +127,8 @@ void Qp::after_turn(const Now& now) {
     ring_->ring_if_needed();
   }
   if (!is_grant_settled()) settle_grant();
+  if (pair.config().xrc == qp::Xrc::kTarget) [[unlikely]]
+    settle_relay();
   const bool waits = ring_ ? pair.window().has_outstanding()
                            : datagrams_ && datagrams_->next_deadline().has_value();
   awaits_answer.store(waits, std::memory_order_relaxed);
@@ -176,6 +185,7 @@ void Qp::end_connection() {
     glance.show({});
   }
   wire_.reset();
+  if (relay_) relay_->close();
   connecting = Connecting::kNot;
   given_up_.reset();
   link = LinkRef();
@@ -247,7 +257,22 @@ bool Qp::has_given_up_for_good(const PeerSection& section) const {
          !given_up_->watch.is_over();
 }
 
+// After every turn of an XRC target.
+void Qp::settle_relay() {
+  const bool has_failed = pair.state() == qp::QpState::kError;
+  if (relay_) {
+    if (has_failed)
+      relay_->close();
+    else
+      relay_->ring_if_needed();
+  }
+  // Whose requests it would execute has left it.
+  if (relayed_by_ && ring_ && (has_failed || ring_->peer_left() || ring_->is_lost()))
+    engine_->links().end_hidden_target(number());
+}
+
 void Qp::qp_event(QpNum, qp::QpEvent event) {
+  if (relayed_by_) return;  // the program has no such queue pair
   if (is_work_queue_) {
     if (event != qp::QpEvent::kFatal) return;  // there is no other one of a work queue
     pd_->context->async_events().push({AsyncKind::kWqFatal, cookie_, &async_events_});

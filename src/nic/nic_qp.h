@@ -20,6 +20,7 @@
 namespace verbena::nic {
 
 class RawCarrier;
+class TargetRelay;
 class RawPort;
 class WireNic;
 class WireQp;
@@ -101,6 +102,11 @@ class Qp final : qp::QpEvents {
   const Scaling* scaling() const { return scaling_ ? &*scaling_ : nullptr; }
   RwqTable* table() { return table_; }
 
+  // XRC targets. Null: of others, and of hidden ones.
+  TargetRelay* relay() { return relay_.get(); }
+  // A hidden target: whose requests it executes.
+  std::optional<QpNum> relayed_by() const { return relayed_by_; }
+
   // What end_connection() left. Nobody may be looking at it any more.
   void drop_former_ring() { former_ring_.reset(); }
 
@@ -125,6 +131,7 @@ class Qp final : qp::QpEvents {
   bool write_at_once(const qp::SendRequest& request);
   bool read_at_once(const qp::SendRequest& request);
   bool send_at_once(const qp::SendRequest& request);
+  void settle_relay();
   // qp_on_wire.cc
   bool turn_on_wire(const Now& now);
   bool send_on_wire(const Now& now);
@@ -156,6 +163,8 @@ class Qp final : qp::QpEvents {
   std::unique_ptr<local::RingCarrier> former_ring_;
   std::unique_ptr<local::DatagramCarrier> datagrams_;
   std::unique_ptr<WireQp> wire_;  // then there is no ring
+  const std::optional<QpNum> relayed_by_;
+  std::unique_ptr<TargetRelay> relay_;
   const bool is_work_queue_;
   RawPort* raw_port_;
   RwqTable* table_;

@@ -106,6 +106,7 @@ struct Pd {
   PdId id;
   Pd* parent = nullptr;  // of a parent domain: whose protection it gives
   std::atomic<std::uint32_t> dependents{0};
+  std::atomic<std::uint32_t> hidden{0};  // of these: hidden targets (nic/xrc.h)
 };
 Result<Pd*, Error> alloc_pd(Context& context);
 // Another handle on a domain, with dependents of its own.
@@ -291,6 +292,7 @@ struct QpRequest {
   qp::QpType type = qp::QpType::kRc;
   qp::Xrc xrc = qp::Xrc::kNo;
   qp::SharedQueues* shared_queues = nullptr;  // XRC targets
+  std::optional<QpNum> relayed_by = {};       // a hidden target (nic/xrc.h), for that one
   Cq* send_cq = nullptr;
   Cq* receive_cq = nullptr;
   Srq* srq = nullptr;

@@ -40,8 +40,9 @@ struct Message {
   std::uint64_t conduit_id = kConduitId;
   std::uint32_t index = 0;
   std::uint32_t conduits = 1;
+  std::uint64_t domain[2] = {};
 };
-static_assert(sizeof(Message) == 32);
+static_assert(sizeof(Message) == 48);
 
 int sealed(std::size_t size) {
   const int file = memfd_create("fuzz", MFD_CLOEXEC | MFD_ALLOW_SEALING);

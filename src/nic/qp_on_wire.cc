@@ -93,6 +93,7 @@ bool Qp::issue_on_wire(const Now& now) {
 void Qp::finish_on_wire(const Now& now) {
   wire_->flush(now);
   settle_grant();
+  if (pair.config().xrc == qp::Xrc::kTarget) settle_relay();
   engine_->note_deadline(*this, now);
 }
 

@@ -35,8 +35,11 @@ Result<Xrcd*, Error> open_xrcd(Context& context, const XrcOpen& how) {
 
 Result<void, Error> close_xrcd(Xrcd* xrcd) {
   Context& context = *xrcd->pd.context;
-  if (xrcd->pd.dependents.load() != 0) return refuse(Error::kBusy);
+  if (xrcd->pd.dependents.load() > xrcd->pd.hidden.load()) return refuse(Error::kBusy);
   if (context.is_usable()) {
+    // Nobody asks for one without a queue.
+    if (xrcd->pd.hidden.load() != 0 && !context.nic().engine()->links().end_hidden_targets(*xrcd))
+      return refuse(Error::kBusy);
     Engine* const engine = context.nic().engine();
     context.nic().xrc_domains().close(*xrcd->domain, engine ? &engine->control() : nullptr);
     context.nic().counts().domains.fetch_sub(1);
@@ -110,7 +113,7 @@ Result<Qp*, Error> open_target(Xrcd& xrcd, QpNum number, void* cookie) {
   if (!xrcd.pd.context->is_usable()) return refuse(Error::kGone);
   Qp* const qp = xrcd.domain->open(number, {cookie, &xrcd});
   if (!qp)
-    return refuse(xrcd.domain->is_elsewhere(number) ? Error::kNotSupported : Error::kInvalid);
+    return refuse(xrcd.domain->is_elsewhere(number.value) ? Error::kNotSupported : Error::kInvalid);
   xrcd.pd.dependents.fetch_add(1);
   return qp;
 }

@@ -35,4 +35,10 @@ Result<Qp*, Error> open_target(Xrcd& xrcd, QpNum number, void* cookie);
 // Of the one with this cookie. True: that was the last, and the target is to be destroyed.
 bool close_target(Qp& target, void* cookie);
 
+// A hidden target, which no program knows of, executes here what the target `relayed_by` of another
+// process of the same domain gets for shared receive queues of this one, and completes it as that
+// one's (qp/relay.h). On the control thread. Null: there is no such queue, or no room.
+Qp* create_hidden_target(Nic& nic, const FileIdentity& file, std::uint32_t queue, QpNum relayed_by);
+void destroy_hidden_target(Qp* target);
+
 }  // namespace verbena::nic

@@ -14,6 +14,7 @@
 #include "nic/nic_qp.h"
 #include "nic/objects.h"
 #include "nic/qp_table.h"
+#include "nic/xrc.h"
 
 namespace verbena::nic {
 namespace {
@@ -62,8 +63,8 @@ Result<qp::SharedQueue, qp::Reason> XrcDomain::find(std::uint32_t number) {
   const std::lock_guard guard(lock_);
   const auto at = queues_.find(number);
   if (at == queues_.end()) {
-    return refuse(is_elsewhere(QpNum{number}) ? qp::Reason::kSharedQueueElsewhere
-                                              : qp::Reason::kNoSharedQueue);
+    return refuse(is_elsewhere(number) ? qp::Reason::kSharedQueueElsewhere
+                                       : qp::Reason::kNoSharedQueue);
   }
   Srq& srq = *at->second;
   return qp::SharedQueue{&srq.queue, &srq.cq->queue, srq.pd->id};
@@ -110,8 +111,19 @@ XrcDomain::Left XrcDomain::leave(QpNum number, void* cookie) {
   return left;
 }
 
-bool XrcDomain::is_elsewhere(QpNum number) const {
-  return is_of_file_ && !numbers_.has_slot(number.slot());
+bool XrcDomain::is_elsewhere(std::uint32_t number) const {
+  const QpNum queue{number};
+  return file_ && !queue.is_reserved() && !numbers_.has_slot(queue.slot());
+}
+
+Xrcd* XrcDomain::hold_for_hidden(std::uint32_t queue) {
+  const std::lock_guard guard(lock_);
+  const auto found = queues_.find(queue);
+  if (found == queues_.end()) return nullptr;
+  Xrcd* const xrcd = found->second->xrcd;
+  xrcd->pd.hidden.fetch_add(1);
+  xrcd->pd.dependents.fetch_add(1);
+  return xrcd;
 }
 
 // -- all of them --------------------------------------------------------------------------------
@@ -130,9 +142,19 @@ Result<XrcDomain*, Error> XrcDomains::open(const XrcOpen& how, host::Control* co
   } else if (!how.may_create) {
     return refuse(Error::kAgain);
   }
-  auto domain = std::make_unique<XrcDomain>(numbers_, how.file.has_value());
+  auto domain = std::make_unique<XrcDomain>(numbers_, how.file);
+  if (how.file) {
+    const std::lock_guard files(files_lock_);
+    of_files_[*how.file] = domain.get();
+  }
   entries_.push_back({how.file, 1, std::move(domain)});
   return entries_.back().domain.get();
+}
+
+Xrcd* XrcDomains::hold_for_hidden(const FileIdentity& file, std::uint32_t queue) {
+  const std::lock_guard guard(files_lock_);
+  const auto found = of_files_.find(file);
+  return found == of_files_.end() ? nullptr : found->second->hold_for_hidden(queue);
 }
 
 Result<void, Error> XrcDomains::open_file(const FileIdentity& file, const XrcOpen& how,
@@ -142,7 +164,6 @@ Result<void, Error> XrcDomains::open_file(const FileIdentity& file, const XrcOpe
   const bool is_there = is_held_elsewhere(file);
   if (is_there && how.must_create) return refuse(Error::kInvalid);
   if (!is_there && !how.may_create) return refuse(Error::kAgain);
-  if (is_there) LOG_INFO("other processes have this XRC domain, too: each reaches its own queues");
   // The task may outlive the call.
   auto* const result = new std::atomic<bool>(false);
   const AbstractName name = name_of_holder(file, control.first_slot());
@@ -166,6 +187,10 @@ void XrcDomains::close(XrcDomain& domain, host::Control* control) {
   const auto found = std::ranges::find_if(
       entries_, [&](const Entry& entry) { return entry.domain.get() == &domain; });
   if (found == entries_.end() || --found->holders != 0) return;
+  if (found->file) {
+    const std::lock_guard files(files_lock_);
+    of_files_.erase(*found->file);
+  }
   // Waits, so that the domain is gone for whoever is told that we have left it.
   if (const auto file = found->file; file && control)
     static_cast<void>(control->call([file, this] { names_.erase(*file); }));

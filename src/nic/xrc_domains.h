@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // The XRC domains of this process (IBTA vol 1, annex A14.2.2): which shared receive queues and
-// which targets belong together. Domains of one file are one. Whether a file has a domain, all
-// processes of this host agree on; but each reaches its own queues and targets only
-// (docs/decisions/0019-xrc-domains-are-of-a-process.md).
+// which targets belong together. Domains of one file are one, also those of other processes of this
+// host: all agree on whether a file has one, and a target reaches the queues of all
+// (docs/decisions/0019-xrc-targets-relay-between-processes.md).
 //
 // Abstract unix names tell who has a domain open (abstract_name.h):
 //
@@ -44,10 +44,14 @@ struct XrcOpen {
 
 class XrcDomain final : public qp::SharedQueues {
  public:
-  XrcDomain(const QpTable& numbers, bool is_of_file) : numbers_(numbers), is_of_file_(is_of_file) {}
+  XrcDomain(const QpTable& numbers, const std::optional<FileIdentity>& file)
+      : numbers_(numbers), file_(file) {}
   Result<qp::SharedQueue, qp::Reason> find(std::uint32_t number) override;
   // A number of another process, which may have it in its own domain of the same file.
-  bool is_elsewhere(QpNum number) const;
+  bool is_elsewhere(std::uint32_t number) const override;
+  const std::optional<FileIdentity>& file() const { return file_; }
+  // The one that this queue is of, held for a hidden target (nic/xrc.h). Null: it is not here.
+  Xrcd* hold_for_hidden(std::uint32_t queue);
   void add(Srq& srq);
   void remove(const Srq& srq);
 
@@ -71,7 +75,7 @@ class XrcDomain final : public qp::SharedQueues {
     std::vector<Hold> holds;
   };
   const QpTable& numbers_;
-  bool is_of_file_;
+  std::optional<FileIdentity> file_;
   Mutex lock_;
   std::map<std::uint32_t, Srq*> queues_;
   std::map<std::uint32_t, Target> targets_;
@@ -84,6 +88,8 @@ class XrcDomains {
   // another process opens it, and is not through. `control`: of a file's domain.
   Result<XrcDomain*, Error> open(const XrcOpen& how, host::Control* control);
   void close(XrcDomain& domain, host::Control* control);
+  // As XrcDomain::hold_for_hidden, in that file's. Any thread, also the control thread.
+  Xrcd* hold_for_hidden(const FileIdentity& file, std::uint32_t queue);
 
  private:
   struct Entry {
@@ -98,6 +104,8 @@ class XrcDomains {
   Mutex lock_;  // before the control thread's
   std::vector<Entry> entries_;
   std::map<FileIdentity, host::PrivateFd> names_;  // the control thread's
+  Mutex files_lock_;                               // before the domains'
+  std::map<FileIdentity, XrcDomain*> of_files_;
 };
 
 }  // namespace verbena::nic

@@ -119,6 +119,14 @@ void OtherProcess::kill() {
   pid_ = -1;
 }
 
+// Waits until it stands.
+void OtherProcess::stop() {
+  ::kill(pid_, SIGSTOP);
+  waitpid(pid_, nullptr, WUNTRACED);
+}
+
+void OtherProcess::go_on() { ::kill(pid_, SIGCONT); }
+
 bool OtherProcess::ended_well() {
   int status = 0;
   if (pid_ <= 0 || waitpid(pid_, &status, 0) != pid_) return false;

@@ -38,6 +38,8 @@ class OtherProcess {
 
   const Talk& talk() const { return talk_; }
   void kill();
+  void stop();
+  void go_on();
   // Everything was as the scene expected.
   bool ended_well();
 

@@ -1,0 +1,127 @@
+// SPDX-License-Identifier: MIT
+// Links: the ways from an XRC target to processes whose shared receive queues its peer names. The
+// target's process asks for one; the other makes a hidden target, and offers its conduit as that of
+// any queue pair.
+#include <algorithm>
+#include <vector>
+
+#include "base/log.h"
+#include "nic/engine.h"
+#include "nic/links.h"
+#include "nic/nic.h"
+#include "nic/nic_qp.h"
+#include "nic/target_relay.h"
+#include "nic/xrc.h"
+
+namespace verbena::nic {
+
+// -- the target's process ---------------------------------------------------------------------
+
+bool Links::find_relay(QpNum target, QpNum queue) {
+  return control_->submit([this, target, queue] { look_for_relay(target, queue); });
+}
+
+void Links::look_for_relay(QpNum target, QpNum queue) {
+  WantedRelay wanted{.target = target, .queue = queue, .domain = {}};
+  {
+    const QpTable::Reading reading(nic_.queue_pairs());
+    Qp* const qp = nic_.queue_pairs().find(target);
+    if (!qp || !qp->relay()) return;
+    const auto* const domain = static_cast<XrcDomain*>(qp->pair.config().shared_queues);
+    if (!domain->file()) return;
+    wanted.domain = *domain->file();
+  }
+  waiting_[queue.slot()].relays.push_back(wanted);
+  look_for(queue.slot());
+}
+
+void Links::ask_for_relay(const WantedRelay& wanted, Process& process) {
+  send(process,
+       {.kind = MessageKind::kWantRelay,
+        .from_qp = wanted.target.value,
+        .to_qp = wanted.queue.value,
+        .domain = wanted.domain},
+       nullptr);
+}
+
+void Links::no_relay(QpNum target, SlotNumber slot) {
+  const QpTable::Reading reading(nic_.queue_pairs());
+  Qp* const qp = nic_.queue_pairs().find(target);
+  if (!qp || !qp->relay()) return;
+  const std::lock_guard guard(qp->pair.lock());
+  qp->relay()->has_nobody(slot);
+  engine_.want_turn(target);
+}
+
+void Links::take_no_relay(Process& from, const Message& refusal) {
+  const QpNum queue{refusal.from_qp};
+  if (may_speak_for(from, queue)) no_relay(QpNum{refusal.to_qp}, queue.slot());
+}
+
+// With the queue pair's lock.
+Links::Taken Links::attach_relay(Qp& target, Process& from, const Message& offered,
+                                 local::Conduit conduit) {
+  const QpNum theirs{offered.from_qp};
+  if (!conduit || !target.relay()->wants_way_to(theirs.slot())) return Taken::kNo;
+  target.relay()->open(theirs.slot(), std::move(conduit), from.link, theirs.index());
+  engine_.want_turn(target.number());
+  return Taken::kYes;
+}
+
+// -- the process that has the queue -----------------------------------------------------------
+
+void Links::take_want_relay(Process& from, const Message& wanted) {
+  const QpNum target{wanted.from_qp};
+  Qp* const made = may_speak_for(from, target)
+                       ? create_hidden_target(nic_, wanted.domain, wanted.to_qp, target)
+                       : nullptr;
+  if (!made) {
+    Message refusal = wanted;
+    refusal.kind = MessageKind::kNoRelay;
+    std::swap(refusal.from_qp, refusal.to_qp);
+    return send(from, refusal, nullptr);
+  }
+  hidden_targets_.insert(made->number());
+  offer({.qp = made->number(), .slot = target.slot()}, from);
+}
+
+void Links::end_hidden_target(QpNum target) {
+  static_cast<void>(control_->submit([this, target] { end_hidden_now(target); }));
+}
+
+void Links::end_hidden_now(QpNum target) {
+  if (hidden_targets_.erase(target) == 0) return;
+  Qp* qp = nullptr;
+  {
+    const QpTable::Reading reading(nic_.queue_pairs());
+    qp = nic_.queue_pairs().find(target);
+  }
+  // Nobody else destroys it.
+  destroy_hidden_target(qp);
+}
+
+template <class Is>
+void Links::end_hidden_if(Is&& is) {
+  std::vector<QpNum> over;
+  {
+    const QpTable::Reading reading(nic_.queue_pairs());
+    std::ranges::copy_if(hidden_targets_, std::back_inserter(over), [&](QpNum each) {
+      Qp* const qp = nic_.queue_pairs().find(each);
+      const std::lock_guard guard(qp->pair.lock());
+      return is(*qp);
+    });
+  }
+  for (const QpNum each : over)
+    end_hidden_now(each);
+}
+
+bool Links::end_hidden_targets(Xrcd& of) {
+  return control_->call(
+      [this, &of] { end_hidden_if([&of](Qp& qp) { return &qp.pd() == &of.pd; }); });
+}
+
+void Links::end_hidden_targets_of(const Link& link) {
+  end_hidden_if([&link](Qp& qp) { return qp.link.get() == &link; });
+}
+
+}  // namespace verbena::nic

@@ -1,0 +1,117 @@
+// SPDX-License-Identifier: MIT
+#include "nic/target_relay.h"
+
+#include <utility>
+
+namespace verbena::nic {
+
+// -- a way --------------------------------------------------------------------------------------
+
+void TargetRelay::Way::ring_bell() {
+  switch (ring->take_signal()) {
+    case local::Signal::kNone: return;
+    case local::Signal::kMessage: return link->doorbell().notify(bell);
+    case local::Signal::kRoom: return link->doorbell().ring_and_wake(bell);
+  }
+}
+
+void TargetRelay::Way::leave() {
+  ring->close();
+  ring_bell();
+}
+
+// Null: it is asked for.
+TargetRelay::Way* TargetRelay::way_to(const qp::RelayPiece& piece) {
+  const SlotNumber slot = QpNum{piece.shared_queue}.slot();
+  if (const auto found = ways_.find(slot); found != ways_.end()) {
+    Way& way = found->second;
+    if (way.state != Way::State::kOpen || !way.is_over()) return &way;
+    way.leave();
+    ways_.erase(found);
+  }
+  ways_.try_emplace(slot);
+  if (!links_.find_relay(target_, QpNum{piece.shared_queue})) has_nobody(slot);
+  return nullptr;
+}
+
+// -- pieces -------------------------------------------------------------------------------------
+
+qp::Relay::Sent TargetRelay::send(const qp::RelayPiece& piece) {
+  if (!piece.is_first && piece.shared_queue != message_queue_) return Sent::kNowhere;
+  if (busy_ && busy_->is_over()) return Sent::kLater;
+  Way* const way = way_to(piece);
+  if (!way || way->state == Way::State::kAskedFor) return Sent::kLater;
+  if (busy_ && busy_ != way) return Sent::kLater;
+  if (way->state == Way::State::kNowhere) {
+    // There may be such a queue when it is asked for again.
+    ways_.erase(QpNum{piece.shared_queue}.slot());
+    return Sent::kNowhere;
+  }
+  if (!way->ring->send(piece)) return Sent::kLater;
+  if (piece.kind != qp::OpKind::kRead) message_queue_ = piece.shared_queue;
+  busy_ = way;
+  return Sent::kSent;
+}
+
+std::uint32_t TargetRelay::outstanding() const { return busy_ ? busy_->ring->outstanding() : 0; }
+
+std::optional<qp::RelayReply> TargetRelay::reply() {
+  if (!busy_) return std::nullopt;
+  if (auto reply = busy_->ring->reply()) return reply;
+  if (!busy_->is_over()) return std::nullopt;
+  return qp::RelayReply{.kind = qp::RelayReply::Kind::kRefused, .answer = qp::Answer::kOperation};
+}
+
+void TargetRelay::take_reply() {
+  if (busy_->ring->reply()) {
+    busy_->ring->take_reply();
+    if (busy_->ring->outstanding() == 0) busy_ = nullptr;
+    return;
+  }
+  busy_->leave();
+  std::erase_if(ways_, [this](const auto& each) { return &each.second == busy_; });
+  busy_ = nullptr;
+}
+
+// -- for the links ------------------------------------------------------------------------------
+
+bool TargetRelay::wants_way_to(SlotNumber slot) const {
+  const auto found = ways_.find(slot);
+  return found != ways_.end() && found->second.state == Way::State::kAskedFor;
+}
+
+void TargetRelay::open(SlotNumber slot, local::Conduit conduit, const LinkRef& link,
+                       std::uint32_t bell) {
+  Way& way = ways_[slot];
+  way.state = Way::State::kOpen;
+  way.ring.emplace(std::move(conduit));
+  way.link = link;
+  way.bell = bell;
+}
+
+void TargetRelay::has_nobody(SlotNumber slot) {
+  if (wants_way_to(slot)) ways_[slot].state = Way::State::kNowhere;
+}
+
+bool TargetRelay::lost(const Link& link) {
+  bool found = false;
+  for (auto& [slot, way] : ways_) {
+    if (way.link.get() != &link) continue;
+    way.is_lost = found = true;
+  }
+  return found;
+}
+
+void TargetRelay::ring_if_needed() {
+  for (auto& [slot, way] : ways_)
+    if (way.ring) way.ring_bell();
+}
+
+void TargetRelay::close() {
+  for (auto& [slot, way] : ways_)
+    if (way.ring) way.leave();
+  ways_.clear();
+  busy_ = nullptr;
+}
+
+}  // namespace verbena::nic
