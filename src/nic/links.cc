@@ -256,7 +256,10 @@ local::Conduit Links::take_conduit(Conduits& theirs, const Message& offered,
 
 void Links::make_offer(const Offer& offer, Process& process) {
   Conduits& ours = process.ours;
-  if (!has_conduit(ours)) return give_up(offer.qp);
+  if (!has_conduit(ours)) {
+    give_up_hidden(offer.qp, process);
+    return give_up(offer.qp);
+  }
   Message message{.kind = MessageKind::kOffer,
                   .from_qp = offer.qp.value,
                   .to_qp = 0,

@@ -247,6 +247,8 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   void take_want_relay(Process& from, const Message& wanted);
   void take_no_relay(Process& from, const Message& refusal);
   Taken attach_relay(Qp& target, Process& from, const Message& offered, local::Conduit conduit);
+  void refuse_relay(QpNum target, QpNum queue, Process& process);
+  void give_up_hidden(QpNum number, Process& process);
   void end_hidden_targets_of(const Link& link);
   void end_hidden_now(QpNum target);
   template <class Is>
@@ -276,11 +278,15 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   };
   std::deque<OwnMessage> to_self_;  // the control thread's
   bool is_hearing_self_ = false;
-  std::set<QpNum> hidden_targets_;        // the control thread's
-  bool keeps_files_ = true;               // the control thread's: until descriptors run out
-  Duration offer_pause_;                  // the control thread's
-  Instant offers_at_ = Instant::never();  // the control thread's: when held back ones are tried
-  WireNic* wire_ = nullptr;               // the control thread's
+  struct Hidden {
+    QpNum relayed_by;
+    QpNum queue;  // that was asked for first
+  };
+  std::map<QpNum, Hidden> hidden_targets_;  // the control thread's
+  bool keeps_files_ = true;                 // the control thread's: until descriptors run out
+  Duration offer_pause_;                    // the control thread's
+  Instant offers_at_ = Instant::never();    // the control thread's: when held back ones are tried
+  WireNic* wire_ = nullptr;                 // the control thread's
 
   Mutex looking_lock_;
   std::vector<QpNum> looking_;  // those that went to RTR since the control thread looked

@@ -2,7 +2,6 @@
 // Links: the ways from an XRC target to processes whose shared receive queues its peer names. The
 // target's process asks for one; the other makes a hidden target, and offers its conduit as that of
 // any queue pair.
-#include <algorithm>
 #include <vector>
 
 #include "base/log.h"
@@ -14,6 +13,12 @@
 #include "nic/xrc.h"
 
 namespace verbena::nic {
+namespace {
+
+// Far more than there are targets on a host whose processes behave.
+constexpr std::size_t kHiddenMost = 4096;
+
+}  // namespace
 
 // -- the target's process ---------------------------------------------------------------------
 
@@ -36,6 +41,14 @@ void Links::look_for_relay(QpNum target, QpNum queue) {
 }
 
 void Links::ask_for_relay(const WantedRelay& wanted, Process& process) {
+  {
+    const QpTable::Reading reading(nic_.queue_pairs());
+    Qp* const qp = nic_.queue_pairs().find(wanted.target);
+    if (!qp || !qp->relay()) return;
+    const std::lock_guard guard(qp->pair.lock());
+    // So that it hears when that process dies.
+    qp->relay()->asked(wanted.queue.slot(), process.link);
+  }
   send(process,
        {.kind = MessageKind::kWantRelay,
         .from_qp = wanted.target.value,
@@ -61,28 +74,37 @@ void Links::take_no_relay(Process& from, const Message& refusal) {
 // With the queue pair's lock.
 Links::Taken Links::attach_relay(Qp& target, Process& from, const Message& offered,
                                  local::Conduit conduit) {
-  const QpNum theirs{offered.from_qp};
-  if (!conduit || !target.relay()->wants_way_to(theirs.slot())) return Taken::kNo;
-  target.relay()->open(theirs.slot(), std::move(conduit), from.link, theirs.index());
   engine_.want_turn(target.number());
-  return Taken::kYes;
+  const bool is_mapped = static_cast<bool>(conduit);
+  const bool is_asked =
+      target.relay()->open(from.link, std::move(conduit), QpNum{offered.from_qp}.index());
+  return is_asked && is_mapped ? Taken::kYes : Taken::kNo;
 }
 
 // -- the process that has the queue -----------------------------------------------------------
 
 void Links::take_want_relay(Process& from, const Message& wanted) {
   const QpNum target{wanted.from_qp};
-  Qp* const made = may_speak_for(from, target)
-                       ? create_hidden_target(nic_, wanted.domain, wanted.to_qp, target)
-                       : nullptr;
-  if (!made) {
-    Message refusal = wanted;
-    refusal.kind = MessageKind::kNoRelay;
-    std::swap(refusal.from_qp, refusal.to_qp);
-    return send(from, refusal, nullptr);
-  }
-  hidden_targets_.insert(made->number());
+  const bool is_right = may_speak_for(from, target) && hidden_targets_.size() < kHiddenMost;
+  Qp* const made =
+      is_right ? create_hidden_target(nic_, wanted.domain, wanted.to_qp, target) : nullptr;
+  if (!made) return refuse_relay(target, QpNum{wanted.to_qp}, from);
+  hidden_targets_[made->number()] = {.relayed_by = target, .queue = QpNum{wanted.to_qp}};
   offer({.qp = made->number(), .slot = target.slot()}, from);
+}
+
+void Links::refuse_relay(QpNum target, QpNum queue, Process& process) {
+  send(process,
+       {.kind = MessageKind::kNoRelay, .from_qp = queue.value, .to_qp = target.value, .domain = {}},
+       nullptr);
+}
+
+// There is no memory to offer.
+void Links::give_up_hidden(QpNum number, Process& process) {
+  const auto found = hidden_targets_.find(number);
+  if (found == hidden_targets_.end()) return;
+  refuse_relay(found->second.relayed_by, found->second.queue, process);
+  end_hidden_target(number);
 }
 
 void Links::end_hidden_target(QpNum target) {
@@ -105,11 +127,11 @@ void Links::end_hidden_if(Is&& is) {
   std::vector<QpNum> over;
   {
     const QpTable::Reading reading(nic_.queue_pairs());
-    std::ranges::copy_if(hidden_targets_, std::back_inserter(over), [&](QpNum each) {
+    for (const auto& [each, hidden] : hidden_targets_) {
       Qp* const qp = nic_.queue_pairs().find(each);
       const std::lock_guard guard(qp->pair.lock());
-      return is(*qp);
-    });
+      if (is(*qp)) over.push_back(each);
+    }
   }
   for (const QpNum each : over)
     end_hidden_now(each);

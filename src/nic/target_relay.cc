@@ -53,6 +53,11 @@ qp::Relay::Sent TargetRelay::send(const qp::RelayPiece& piece) {
   return Sent::kSent;
 }
 
+bool TargetRelay::knows_way_to(std::uint32_t shared_queue) const {
+  const auto found = ways_.find(QpNum{shared_queue}.slot());
+  return found == ways_.end() || found->second.state != Way::State::kAskedFor;
+}
+
 std::uint32_t TargetRelay::outstanding() const { return busy_ ? busy_->ring->outstanding() : 0; }
 
 std::optional<qp::RelayReply> TargetRelay::reply() {
@@ -75,28 +80,35 @@ void TargetRelay::take_reply() {
 
 // -- for the links ------------------------------------------------------------------------------
 
-bool TargetRelay::wants_way_to(SlotNumber slot) const {
+void TargetRelay::asked(SlotNumber slot, const LinkRef& link) {
   const auto found = ways_.find(slot);
-  return found != ways_.end() && found->second.state == Way::State::kAskedFor;
+  if (found != ways_.end() && found->second.state == Way::State::kAskedFor)
+    found->second.link = link;
 }
 
-void TargetRelay::open(SlotNumber slot, local::Conduit conduit, const LinkRef& link,
-                       std::uint32_t bell) {
-  Way& way = ways_[slot];
-  way.state = Way::State::kOpen;
-  way.ring.emplace(std::move(conduit));
-  way.link = link;
-  way.bell = bell;
+// A process may have several slots: whichever it was asked for, it is the same.
+bool TargetRelay::open(const LinkRef& link, local::Conduit conduit, std::uint32_t bell) {
+  for (auto& [slot, way] : ways_) {
+    if (way.state != Way::State::kAskedFor || way.link.get() != link.get()) continue;
+    way.state = conduit ? Way::State::kOpen : Way::State::kNowhere;
+    if (conduit) way.ring.emplace(std::move(conduit));
+    way.bell = bell;
+    return true;
+  }
+  return false;
 }
 
 void TargetRelay::has_nobody(SlotNumber slot) {
-  if (wants_way_to(slot)) ways_[slot].state = Way::State::kNowhere;
+  const auto found = ways_.find(slot);
+  if (found != ways_.end() && found->second.state == Way::State::kAskedFor)
+    found->second.state = Way::State::kNowhere;
 }
 
 bool TargetRelay::lost(const Link& link) {
   bool found = false;
   for (auto& [slot, way] : ways_) {
     if (way.link.get() != &link) continue;
+    if (way.state == Way::State::kAskedFor) way.state = Way::State::kNowhere;
     way.is_lost = found = true;
   }
   return found;

@@ -24,14 +24,17 @@ class TargetRelay final : public qp::Relay {
   TargetRelay(Links& links, QpNum target) : links_(links), target_(target) {}
 
   Sent send(const qp::RelayPiece& piece) override;
+  bool knows_way_to(std::uint32_t shared_queue) const override;
   std::uint32_t outstanding() const override;
   std::optional<qp::RelayReply> reply() override;
   void take_reply() override;
 
   // -- for the links
-  bool wants_way_to(SlotNumber slot) const;
-  // `bell`: the hidden target's place in that process's doorbell.
-  void open(SlotNumber slot, local::Conduit conduit, const LinkRef& link, std::uint32_t bell);
+  // It was asked there.
+  void asked(SlotNumber slot, const LinkRef& link);
+  // What was offered; none, where it cannot be mapped. `bell`: the hidden target's place in that
+  // process's doorbell. False: it was not asked.
+  bool open(const LinkRef& link, local::Conduit conduit, std::uint32_t bell);
   void has_nobody(SlotNumber slot);
   // True: one of them.
   bool lost(const Link& link);

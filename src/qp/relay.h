@@ -59,6 +59,8 @@ class Relay {
     kNowhere,  // nobody has this queue
   };
   virtual Sent send(const RelayPiece& piece) = 0;
+  // False: the way to the process that has this queue is being looked for.
+  virtual bool knows_way_to(std::uint32_t shared_queue) const = 0;
   // Pieces without an answer.
   virtual std::uint32_t outstanding() const = 0;
   // The next one, until it is taken.

@@ -112,6 +112,7 @@ void RcResponder::accepted(const wire::Packet& packet) {
   expected_ = last_ahead_ = expected_ + psns_of(packet);
   if (packet.shape->ends_message()) msn_ = msn_.next();
   waits_ = is_not_ready_ = false;
+  if (relaying_) relaying_->held.reset();
 }
 
 // What has come before its turn, and now it is.
@@ -223,6 +224,10 @@ Result<void, Refusal> RcResponder::execute_atomic_write(const wire::Packet& pack
 // False, always: nothing was accepted.
 bool RcResponder::refuse_packet(Refusal refusal, qp::Responder& responder) {
   ack_due_ = false;  // the NAK says it, too
+  if (relaying_) {
+    relaying_->held.reset();
+    relaying_->missed.reset();
+  }
   is_not_ready_ = true;
   kept_.clear();
   gap_at_ = Instant::never();
@@ -301,8 +306,7 @@ void RcResponder::keep(const wire::Packet& packet, const Now& now) {
   const auto ahead = static_cast<std::uint32_t>(packet.psn - expected_);
   const bool keeps = is_selective() || !settings_.asks_for_agreement;
   if (!keeps || !kept_.keep(packet, ahead)) {
-    if (is_relaying())
-      relaying_->missed = later(relaying_->missed.value_or(packet.psn), packet.psn);
+    if (is_waiting()) return miss(packet.psn);
     if (!is_selective()) name_one_gap();
     return;
   }

@@ -107,10 +107,13 @@ class RcResponder {
     qp::Relay* to = nullptr;
     std::deque<Passed> passed;
     Fetched fetched;
-    std::optional<Psn> missed;  // of what was dropped while others were to be answered, the last
+    std::optional<std::uint32_t> held;  // the expected packet waits, for this queue
+    std::optional<Psn> missed;          // the last of what was dropped meanwhile
   };
   enum class Fetch : std::uint8_t { kHere, kLater, kNowhere };
   bool is_relaying() const { return relaying_ && !relaying_->passed.empty(); }
+  // What is missing is not lost.
+  bool is_waiting() const { return is_relaying() || (relaying_ && relaying_->held); }
   Psn acknowledged_upto() const {
     return is_relaying() ? relaying_->passed.front().psn : expected_;
   }
@@ -119,6 +122,7 @@ class RcResponder {
   }
   Relaying& relaying_by(qp::Relay& relay);
   bool hold(const wire::Packet& packet);
+  void miss(Psn psn);
   bool pass_on(const wire::Packet& packet, qp::Relay& relay, qp::Responder& responder);
   bool pass_read(const wire::Packet& packet, qp::Responder& responder);
   qp::RelayPiece piece_of(const wire::Packet& packet) const;

@@ -51,9 +51,14 @@ RcResponder::Relaying& RcResponder::relaying_by(qp::Relay& relay) {
 
 // False, always: it was not accepted.
 bool RcResponder::hold(const wire::Packet& packet) {
-  const bool is_kept = kept_.keep(packet, 0);
-  if (!is_kept && relaying_) relaying_->missed = packet.psn;
+  relaying_->held = packet.srq_number;
+  if (!kept_.keep(packet, 0)) miss(packet.psn);
   return false;
+}
+
+void RcResponder::miss(Psn psn) {
+  std::optional<Psn>& last = relaying_->missed;
+  if (!last || psn - *last > 0) last = psn;
 }
 
 qp::RelayPiece RcResponder::piece_of(const wire::Packet& packet) const {
@@ -128,6 +133,7 @@ void RcResponder::take_relayed(qp::Responder& responder, const Now& now) {
   if (!responder.is_receiving()) {
     passed.clear();
     relaying_->fetched.state = Fetched::State::kNone;
+    relaying_->held.reset();
     return;
   }
   while (!passed.empty()) {
@@ -138,7 +144,11 @@ void RcResponder::take_relayed(qp::Responder& responder, const Now& now) {
   }
   if (refusal_ || !responder.is_receiving()) return;
   if (kept_.has(expected_)) accept_kept(responder, now);
-  if (!passed.empty() || !relaying_->missed) return;
+  if (is_relaying()) return;
+  // It would be held again.
+  if (relaying_->held && !relaying_->to->knows_way_to(*relaying_->held)) return;
+  relaying_->held.reset();
+  if (!relaying_->missed) return;
   // What was dropped meanwhile is not lost to the peer, only late.
   const bool is_missing = *relaying_->missed - expected_ >= 0 && !kept_.has(expected_);
   relaying_->missed.reset();
@@ -185,7 +195,6 @@ void RcResponder::refuse_relayed(qp::Answer answer, qp::Responder& responder) {
   const Passed oldest = relaying_->passed.front();
   relaying_->passed.clear();
   relaying_->fetched.state = Fetched::State::kNone;
-  relaying_->missed.reset();
   if (oldest.is_fetch) {
     const bool is_nonsense = answer == qp::Answer::kNotReady;
     const auto refused = responder.refuse_relayed(is_nonsense ? qp::Answer::kOperation : answer);

@@ -37,7 +37,7 @@ bool RcResponder::serve(qp::Responder& responder, qp::Budget& budget, const Now&
     case Progress::kDone: break;
   }
   // A gap that is named acknowledges what is before it.
-  if (is_relaying()) return send_acknowledge() == Progress::kMore;
+  if (is_waiting()) return send_acknowledge() == Progress::kMore;
   if (send_gaps() == Progress::kMore) return true;
   return send_acknowledge() == Progress::kMore;
 }

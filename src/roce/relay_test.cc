@@ -32,7 +32,7 @@ class WireRelay : public testing::Test {
                           std::size_t at = 0) {
     const bool is_ours = queue == kOurs;
     return {.opcode = opcode,
-            .immediate = next_immediate_++,
+            .immediate = next_immediate++,
             .remote_address = is_ours ? far().address(at) : relay.address(at),
             .remote_key = is_ours ? far().key : relay.region,
             .shared_queue = queue};
@@ -59,7 +59,7 @@ class WireRelay : public testing::Test {
   TestWorld world;
   queues::ReceiveQueue ours{64, 1};
   TestRelay relay{world.far()};
-  std::uint32_t next_immediate_ = 0;
+  std::uint32_t next_immediate = 0;
 };
 
 TEST_F(WireRelay, IsAcknowledgedWhenItIsExecuted) {
@@ -145,6 +145,23 @@ TEST_F(WireRelay, AReadAmidAMessageDoesNotDisturbIt) {
   EXPECT_TRUE(is_there(300'000, 0, 90'000));
 }
 
+// Nothing is asked for again and again while the process is looked for: hardware counts that.
+TEST_F(WireRelay, WhatFindsNoWayYetIsAskedForOnce) {
+  relay.is_found = false;
+  relay.let(1000);
+  relay.post_receive(1, 0, 5000);
+  relay.post_receive(2, 5000, 5000);
+  send(0, 5000);
+  send(5000, 5000);
+  world.run(Duration::microseconds(500));
+  EXPECT_EQ(world.far().rc().responder().counters().naks, 0u);
+  relay.is_found = true;
+  world.run(Duration::microseconds(100));
+  EXPECT_EQ(done(), 2u);
+  EXPECT_EQ(world.far().rc().responder().counters().naks, 1u);
+  EXPECT_TRUE(is_there(0, 0, 10'000));
+}
+
 TEST_F(WireRelay, WhatIsForUsWaitsForWhatIsNot) {
   relay.post_receive(1, 0, 64);
   const Sge sge = far().sge(0, 64);
@@ -203,7 +220,7 @@ struct Line {
   bool is_selective;
   std::uint32_t room;
 };
-void PrintTo(const Line& line, std::ostream* out) { *out << line.name; }
+std::ostream& operator<<(std::ostream& out, const Line& line) { return out << line.name; }
 
 class WireRelayAtRandom : public WireRelay,
                           public testing::WithParamInterface<std::tuple<Line, std::uint64_t>> {

@@ -50,13 +50,15 @@ class TestRelay final : public qp::Relay, qp::Responder::Owner {
   // It has died.
   void die() { is_dead_ = true; }
   std::uint32_t room = 1000;  // pieces without an answer
+  bool is_found = true;
 
   Sent send(const qp::RelayPiece& piece) override {
     if (piece.shared_queue != kQueue) return Sent::kNowhere;
-    if (pieces_.size() >= room) return Sent::kLater;
+    if (!is_found || pieces_.size() >= room) return Sent::kLater;
     pieces_.push_back({piece, {piece.bytes.begin(), piece.bytes.end()}});
     return Sent::kSent;
   }
+  bool knows_way_to(std::uint32_t) const override { return is_found; }
   std::uint32_t outstanding() const override { return static_cast<std::uint32_t>(pieces_.size()); }
   std::optional<qp::RelayReply> reply() override {
     if (pieces_.empty()) return std::nullopt;

@@ -414,6 +414,18 @@ TEST_F(XrcRelay, WhoDiesAmidTrafficFailsTheConnection) {
   end(IBV_QPS_ERR);
 }
 
+TEST_F(XrcRelay, WhoDiesBeforeItIsFoundHasNoQueue) {
+  Owner owner(file.get());
+  owner.post(64);
+  owner.process().stop();
+  post_send(owner.queue, 0, 64);
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));
+  EXPECT_TRUE(no_completion());
+  owner.process().kill();
+  EXPECT_EQ(IBV_WC_REM_INV_REQ_ERR, next_completion().status);
+  end(IBV_QPS_ERR);
+}
+
 TEST_F(XrcRelay, TheTargetsDeathIsSilence) {
   Owner owner(file.get());
   owner.post(64);
