@@ -13,6 +13,10 @@ namespace {
 // records. The very next one it may be looking at: not that one.
 constexpr std::uint32_t kUnitsAhead = 8;
 
+constexpr bool is_before(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::int32_t>(a - b) < 0;
+}
+
 }  // namespace
 
 bool RingWriter::refresh(std::uint32_t wanted) {
@@ -41,21 +45,32 @@ std::byte* RingWriter::reserve(std::uint32_t units) {
   if (broken_) return nullptr;
   const std::uint32_t to_end = units_ - (position_ & (units_ - 1));
   const std::uint32_t filler = to_end < units ? to_end : 0;
-  // One more, for the cleared tag behind the record.
-  if (!has_room(filler + units + 1)) return nullptr;
+  // And what is cleared behind the record.
+  if (!has_room(filler + units + kClearAhead)) return nullptr;
   if (filler != 0) publish(filler, kFiller, 0);
   return reinterpret_cast<std::byte*>(head_at(position_));
 }
 
 void RingWriter::publish(std::uint32_t units, std::uint8_t kind, std::uint8_t flags) {
-  head_at(position_ + units)->tag.store(0, std::memory_order_relaxed);
+  const std::uint32_t next = position_ + units;
+  // After most records this is clear already. The reader looks at that unit's line by now, and
+  // getting it back would keep the tag waiting.
+  clear(next, next + 1);
   RecordHead* head = head_at(position_);
   head->units = static_cast<std::uint16_t>(units);
   head->kind = kind;
   head->flags = flags;
   head->tag.store(tag_of(position_), std::memory_order_release);
-  position_ += units;
+  position_ = next;
+  clear(next + 1, next + kClearAhead);
   prefetch_for_writing(head_at(position_ + kUnitsAhead));
+}
+
+// What is clear reaches from the next record to cleared_, but for what that record fills.
+void RingWriter::clear(std::uint32_t from, std::uint32_t upto) {
+  if (is_before(cleared_, from)) cleared_ = from;
+  for (; is_before(cleared_, upto); ++cleared_)
+    head_at(cleared_)->tag.store(0, std::memory_order_relaxed);
 }
 
 // A writer that fills on and on would keep us here: one filler, to the end of the lap, then a

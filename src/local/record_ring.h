@@ -32,6 +32,8 @@ struct RecordHead {
 };
 static_assert(sizeof(RecordHead) == 8);
 inline constexpr std::uint8_t kFiller = 0;
+// So many units behind the last record have a cleared tag, as far as the writer can help it.
+inline constexpr std::uint32_t kClearAhead = 8;
 
 // A private copy of a record's first unit, for the reader.
 struct alignas(kUnit) Unit {
@@ -76,6 +78,7 @@ class RingWriter {
     return reinterpret_cast<RecordHead*>(memory_ + std::size_t{position & (units_ - 1)} * kUnit);
   }
   bool has_room(std::uint32_t wanted);
+  void clear(std::uint32_t from, std::uint32_t upto);
   bool refresh(std::uint32_t wanted);
 
   std::byte* memory_ = nullptr;
@@ -83,6 +86,7 @@ class RingWriter {
   RingWords words_;
   std::uint32_t position_ = 0;
   std::uint32_t consumed_ = 0;  // as last seen
+  std::uint32_t cleared_ = 1;  // units behind position_ up to here have no tag; 0 has none at first
   bool broken_ = false;
 };
 
@@ -110,6 +114,10 @@ class RingReader {
     return reinterpret_cast<const RecordHead*>(at(position_))->tag;
   }
   std::uint32_t wanted_tag() const { return tag_of(position_); }
+  // So many units can be a record at our position.
+  bool is_within_lap(std::uint32_t units) const {
+    return units != 0 && units <= units_ - (position_ & (units_ - 1));
+  }
   // The next record or filler as it lies there, or null.
   const std::byte* front() const { return has_record() ? at(position_) : nullptr; }
   // The writer published an impossible record.
