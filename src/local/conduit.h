@@ -38,11 +38,12 @@ struct ConduitHeader {
   std::atomic<std::uint32_t> request_writer_waits;
   std::atomic<std::uint32_t> requester_closed;
 
-  // Written by the responder, and looked at by the requester all the time. `executed` counts the
-  // operations that are done: the acknowledgement.
+  // Written by the responder. `executed` counts the operations that are done: the acknowledgement.
+  // It has a line of its own, since each look of the requester at it makes the responder's next
+  // store dear; what it looks at all the time hardly ever changes.
   alignas(64) std::atomic<std::uint32_t> executed;
+  alignas(64) std::atomic<std::uint32_t> responder_closed;
   std::atomic<std::uint32_t> response_writer_waits;
-  std::atomic<std::uint32_t> responder_closed;
   // Written by the responder, and looked at by a requester that needs room.
   alignas(64) std::atomic<std::uint32_t> requests_consumed;
 
@@ -60,7 +61,7 @@ struct ConduitHeader {
   static constexpr std::uint32_t kBorrowed = 8;
   alignas(64) std::atomic<std::uint64_t> borrowed[kBorrowed];
 };
-static_assert(sizeof(ConduitHeader) == 384);
+static_assert(sizeof(ConduitHeader) == 448);
 static_assert(sizeof(ConduitHeader::Reach) == sizeof(iovec));
 
 inline constexpr std::uint32_t kRequestUnits = 2048;   // 128 KiB
@@ -103,13 +104,23 @@ inline constexpr std::uint32_t kUnknownLength = 0xFFFFFFFF;
 
 enum FlushWhat : std::uint32_t { kGlobalVisibility = 1, kPersistence = 2, kWholeRegion = 4 };
 
+// How many requests of a conduit its responder has executed.
+struct Acknowledged {
+  std::uint32_t executed;
+  std::uint32_t conduit;  // the lower half of its id; 0: nothing is said
+};
+
 struct RequestRecord {
   RecordHead head;
-  std::uint32_t index;           // of the operation
-  std::uint32_t epoch;           // how often the requester went back
-  std::uint32_t total_length;    // of the message, or kUnknownLength
-  std::uint32_t piece_length;    // of this record's payload
-  std::uint64_t remote_address;  // of the message's first byte
+  std::uint32_t index;         // of the operation
+  std::uint32_t epoch;         // how often the requester went back
+  std::uint32_t total_length;  // of the message, or kUnknownLength
+  std::uint32_t piece_length;  // of this record's payload
+  union {
+    std::uint64_t remote_address;  // of the message's first byte
+    // Of SENDs. What goes along with an answer need not be looked for elsewhere.
+    Acknowledged acknowledged;
+  };
   std::uint32_t remote_key;
   std::uint32_t immediate;
   std::uint32_t offset;        // of this piece in the message

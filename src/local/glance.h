@@ -41,6 +41,19 @@ class Glance {
     farewell_.store(view.farewell, std::memory_order_release);
   }
 
+  // Another place where the next request will show.
+  void show_request(const Word& request, std::uint32_t tag) {
+    request_.store(&request, std::memory_order_release);
+    request_tag_.store(tag, std::memory_order_relaxed);
+  }
+
+  // An acknowledgement of so many came along with a request, and others will: a while they are not
+  // looked for elsewhere.
+  void show_acknowledged(std::uint32_t executed_known) {
+    executed_known_.store(executed_known, std::memory_order_relaxed);
+    looks_to_skip_.store(kLooksToSkip, std::memory_order_relaxed);
+  }
+
   // Requests that come are no news for so many ticks. Nothing rests where there are no ticks.
   void rest_from_requests(std::uint64_t how_long) {
     const std::uint64_t now = ticks();
@@ -58,12 +71,21 @@ class Glance {
   }
 
  private:
-  bool has_other_news() const {
+  bool has_other_news() {
+    const int has_come =
+        static_cast<int>(look(response_) == response_tag_.load(std::memory_order_relaxed)) |
+        static_cast<int>(look(farewell_) != 0);
+    const std::uint32_t skips = looks_to_skip_.load(std::memory_order_relaxed);
+    if (skips != 0) {
+      looks_to_skip_.store(skips - 1, std::memory_order_relaxed);
+      return has_come != 0;
+    }
     const std::uint32_t ahead = look(executed_) - executed_known_.load(std::memory_order_relaxed);
-    return static_cast<int>(look(response_) == response_tag_.load(std::memory_order_relaxed)) |
-           static_cast<int>(static_cast<std::int32_t>(ahead) > 0) |
-           static_cast<int>(look(farewell_) != 0);
+    return (has_come | static_cast<int>(static_cast<std::int32_t>(ahead) > 0)) != 0;
   }
+
+  // A microsecond or two of polls: longer than a peer takes that answers at once.
+  static constexpr std::uint32_t kLooksToSkip = 64;
 
   using Place = std::atomic<const Word*>;
   static std::uint32_t look(const Place& place) {
@@ -77,6 +99,7 @@ class Glance {
   std::atomic<std::uint32_t> request_tag_{1};
   std::atomic<std::uint32_t> response_tag_{1};
   std::atomic<std::uint32_t> executed_known_{0};
+  std::atomic<std::uint32_t> looks_to_skip_{0};
   std::atomic<std::uint64_t> rest_until_{0};  // 0: none
 };
 

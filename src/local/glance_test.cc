@@ -41,6 +41,23 @@ TEST_F(GlanceTest, NothingIsShownAfterAll) {
   EXPECT_FALSE(glance.has_news());
 }
 
+TEST_F(GlanceTest, AcknowledgementsThatComeAlongAreNotLookedForElsewhereForAWhile) {
+  executed = 2;
+  glance.show_acknowledged(1);
+  EXPECT_FALSE(glance.has_news());
+  farewell = 1;
+  EXPECT_TRUE(glance.has_news());
+  farewell = 0;
+  int looks = 0;
+  while (!glance.has_news() && looks < 1000)
+    ++looks;
+  EXPECT_GT(looks, 10);
+  EXPECT_LT(looks, 1000);
+  glance.show_acknowledged(2);
+  for (looks = 0; looks < 1000; ++looks)
+    ASSERT_FALSE(glance.has_news());
+}
+
 // Longer than any test.
 constexpr std::uint64_t kLong = std::uint64_t{1} << 62;
 

@@ -172,6 +172,22 @@ bool RingCarrier::serve(qp::Responder& responder, qp::Budget& budget, const Now&
   return responder_.serve(responder, budget);
 }
 
+bool RingCarrier::take_small(qp::Responder& responder, qp::SendWindow& window, std::uint32_t most,
+                             const Now& now) {
+  Acknowledged acknowledged{};
+  if (responder_.take_small(responder, most, acknowledged) == 0) return false;
+  const bool is_said = acknowledged.conduit != 0;
+  if (is_said) requester_.take_acknowledgement(acknowledged, window, now);
+  if (!glance_) return true;
+  if (responder_.is_plain()) {
+    glance_->show_request(responder_.next_tag(), responder_.wanted_tag());
+  } else {
+    show();
+  }
+  if (is_said) glance_->show_acknowledged(requester_.acknowledged());
+  return true;
+}
+
 void RingCarrier::ring_if_needed() {
   Signal signal = requester_.take_signal();
   raise(signal, responder_.take_signal());

@@ -98,10 +98,15 @@ class RingCarrier final : public qp::Carrier {
                      requester_.is_idle(window) && !requester_.is_closed();
     return may ? &direct_ : nullptr;
   }
-  bool send_at_once(const RingRequester::AtOnce& message) {
+  bool send_at_once(RingRequester::AtOnce message) {
     if (outbound_ != Outbound::kAttached || lost_ || requester_.is_closed()) return false;
+    message.acknowledged = responder_.acknowledged();
     return requester_.send_at_once(message);
   }
+  // See RingResponder: up to `most` requests by the short way, with the acknowledgement that came
+  // along.
+  bool take_small(qp::Responder& responder, qp::SendWindow& window, std::uint32_t most,
+                  const Now& now);
   // Whoever has our conduit and is about to call process_vm_writev finds nothing to move.
   void stop_reaching() { responder_.stop_reaching(); }
   // After whatever may have changed has_work().

@@ -84,12 +84,16 @@ bool RingRequester::send_at_once(const AtOnce& message) {
                      message.source.key.value != 0 && is_borrowed(message.source.key);
   if (length > (lends ? kLentMax : kLentMin)) return false;
   if (message.is_first_out) acknowledged_ = message.index.value();
-  qp::Operation op;
-  op.index = message.index;
-  op.length = length;
   const std::uint32_t units = lends || length <= kInlineMax ? 1 : units_for(length);
-  RequestRecord* record = reserve(units, op);
+  RequestRecord* record = reserve(units);
   if (!record) return false;
+  record->index = message.index.value();
+  record->epoch = epoch_;
+  record->total_length = length;
+  record->acknowledged = message.acknowledged;
+  record->remote_key = 0;
+  record->immediate = 0;
+  record->shared_queue = 0;
   std::uint8_t flags = kFirst | kLast;
   if (message.is_solicited) flags |= kSolicitedEvent;
   if (lends) {
@@ -108,16 +112,19 @@ bool RingRequester::send_at_once(const AtOnce& message) {
   return true;
 }
 
-RequestRecord* RingRequester::reserve(std::uint32_t units, const qp::Operation& op) {
+RequestRecord* RingRequester::reserve(std::uint32_t units) {
   auto* record = reinterpret_cast<RequestRecord*>(requests_.reserve(units));
-  if (!record) {
-    broken_ |= requests_.is_broken();
-    return nullptr;
-  }
+  if (!record) broken_ |= requests_.is_broken();
+  return record;
+}
+
+RequestRecord* RingRequester::reserve(std::uint32_t units, const qp::Operation& op) {
+  RequestRecord* const record = reserve(units);
+  if (!record) return nullptr;
   record->index = op.index.value();
   record->epoch = epoch_;
   record->total_length = static_cast<std::uint32_t>(op.length);
-  record->remote_address = op.remote_address;
+  record->remote_address = op.kind == qp::OpKind::kSend ? 0 : op.remote_address;
   record->remote_key = op.remote_key.value;
   record->immediate = op.immediate;
   record->shared_queue = op.shared_queue;
@@ -222,11 +229,20 @@ void RingRequester::collect(qp::SendWindow& window, qp::Budget& budget, const No
   }
   if (responses_.give_back()) raise(signal_, Signal::kRoom);
   broken_ |= responses_.is_broken();
-  if (executed != acknowledged_ && !responses_.has_record()) {
-    done_ += executed - acknowledged_;
-    acknowledged_ = executed;
-    window.answered(qp::OpIndex(executed - 1), qp::Answer::kDone, now);
-  }
+  if (executed != acknowledged_ && !responses_.has_record()) acknowledge(executed, window, now);
+}
+
+void RingRequester::take_acknowledgement(const Acknowledged& what, qp::SendWindow& window,
+                                         const Now& now) {
+  if (!conduit_ || broken_ || what.conduit != static_cast<std::uint32_t>(conduit_.id())) return;
+  if (!is_after(what.executed, acknowledged_) || responses_.has_record()) return;
+  acknowledge(what.executed, window, now);
+}
+
+void RingRequester::acknowledge(std::uint32_t executed, qp::SendWindow& window, const Now& now) {
+  done_ += executed - acknowledged_;
+  acknowledged_ = executed;
+  window.answered(qp::OpIndex(executed - 1), qp::Answer::kDone, now);
 }
 
 void RingRequester::take(const ResponseRecord& record, const std::byte* payload,

@@ -41,10 +41,14 @@ class RingRequester {
     const std::byte* from = nullptr;
     Sge source;  // where `from` lies; without key: it may not be lent
     bool is_solicited = false;
-    bool is_first_out = false;  // nothing of ours is outstanding
+    bool is_first_out = false;    // nothing of ours is outstanding
+    Acknowledged acknowledged{};  // what we have executed for the peer
   };
   bool send_at_once(const AtOnce& message);
   void collect(qp::SendWindow& window, qp::Budget& budget, const Now& now);
+  // An acknowledgement that came along with a request of the peer. What has to be looked at before
+  // it stays for collect(), as does the acknowledgement itself then.
+  void take_acknowledgement(const Acknowledged& what, qp::SendWindow& window, const Now& now);
   // Nothing of ours is on its way: whatever else is done now comes after all that was sent.
   bool is_idle(const qp::SendWindow& window) const {
     return sent_ == 0 && !window.has_on_its_way() &&
@@ -68,6 +72,7 @@ class RingRequester {
     view.executed_known = acknowledged_;
   }
   const std::atomic<std::uint32_t>& farewell() const { return conduit_.header().responder_closed; }
+  std::uint32_t acknowledged() const { return acknowledged_; }
   // How many operations the peer has executed and said so.
   std::uint64_t done() const { return done_; }
   // What the responder's process should hear since the last call.
@@ -77,6 +82,7 @@ class RingRequester {
   void go_back();
 
  private:
+  void acknowledge(std::uint32_t executed, qp::SendWindow& window, const Now& now);
   enum class Sent : std::uint8_t { kWhole, kLater, kEnded };
   Sent send(qp::SendWindow& window, const qp::Operation& op, qp::Budget& budget);
   Sent send_payload(qp::SendWindow& window, const qp::Operation& op, qp::Budget& budget);
@@ -85,6 +91,7 @@ class RingRequester {
             const Now& now);
   void take_data(const ResponseRecord& record, const std::byte* payload, qp::SendWindow& window,
                  const Now& now);
+  RequestRecord* reserve(std::uint32_t units);
   RequestRecord* reserve(std::uint32_t units, const qp::Operation& op);
   void publish(std::uint32_t units, qp::OpKind kind, std::uint8_t flags);
   std::uint32_t executed() const;

@@ -26,6 +26,7 @@ Signal RingResponder::take_signal() { return std::exchange(signal_, Signal::kNon
 
 void RingResponder::close() {
   if (!conduit_ || std::exchange(closed_, true)) return;
+  is_plain_ = false;
   acknowledge();
   conduit_.header().responder_closed.store(1, std::memory_order_release);
   raise(signal_, Signal::kMessage);
@@ -61,10 +62,69 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
   }
   stalled_ = stalled;
   broken_ |= requests_.is_broken() || responses_.is_broken();
+  is_plain_ = !stalled && !broken_ && !closed_ && !refused_ && !reading_ && !message_ &&
+              !drop_epoch_ && !dropping_ && !responder.must_choose();
   acknowledge();
   if (requests_.give_back_in_quarters()) raise(signal_, Signal::kRoom);
   return !stalled && !broken_ && responder.is_receiving() &&
          (reading_.has_value() || requests_.has_record());
+}
+
+std::uint32_t RingResponder::take_small(qp::Responder& responder, std::uint32_t most,
+                                        Acknowledged& acknowledged) {
+  std::uint32_t taken = 0;
+  while (taken != most && is_plain_ && take_one(responder, acknowledged))
+    ++taken;
+  if (taken == 0) return 0;
+  acknowledge();
+  if (requests_.give_back_in_quarters()) raise(signal_, Signal::kRoom);
+  return taken;
+}
+
+bool RingResponder::take_one(qp::Responder& responder, Acknowledged& acknowledged) {
+  const std::byte* const front = requests_.front();
+  if (!front) return false;
+  // Whoever wrote this may write on: each word is read once.
+  const auto read = [front](std::size_t offset) {
+    std::uint32_t word = 0;
+    std::memcpy(&word, front + offset, sizeof word);
+    std::atomic_signal_fence(std::memory_order_seq_cst);
+    return word;
+  };
+  constexpr std::uint32_t kMayHave = kWithImmediate | kSolicitedEvent;
+  constexpr std::uint32_t kWholeSend =
+      std::uint32_t{kFirst | kLast} << 24 | static_cast<std::uint32_t>(RequestKind::kSend) << 16;
+  const std::uint32_t head = read(offsetof(RecordHead, units));
+  const std::uint32_t units = head & 0xffff;
+  const std::uint32_t length = read(offsetof(RequestRecord, piece_length));
+  const std::size_t room = units == 1 ? kInlineMax : (units - 1) * kUnit;
+  const bool is_small = (head & ~(kMayHave << 24) & ~0xffffu) == kWholeSend && length <= room &&
+                        length == read(offsetof(RequestRecord, total_length)) &&
+                        read(offsetof(RequestRecord, offset)) == 0 &&
+                        requests_.is_within_lap(units);
+  if (!is_small) return false;
+  qp::Arrived arrived;
+  arrived.has_immediate = head >> 24 & kWithImmediate;
+  arrived.is_solicited = head >> 24 & kSolicitedEvent;
+  arrived.immediate = read(offsetof(RequestRecord, immediate));
+  const std::uint32_t index = read(offsetof(RequestRecord, index));
+  const std::byte* const bytes =
+      front + (length <= kInlineMax ? offsetof(RequestRecord, inline_payload) : kUnit);
+  const auto done = responder.receive_small({bytes, length}, arrived);
+  if (done == qp::Responder::Small::kNo) return false;
+  constexpr std::size_t kAt = offsetof(RequestRecord, acknowledged);
+  acknowledged = {read(kAt + offsetof(Acknowledged, executed)),
+                  read(kAt + offsetof(Acknowledged, conduit))};
+  requests_.consume(units);
+  if (done == qp::Responder::Small::kDone) {
+    executed_ = index + 1;
+    return true;
+  }
+  is_plain_ = false;
+  if (type_ == qp::QpType::kUc) return false;
+  refused_ = Refused{index, qp::Answer::kOperation, responder.rnr_timer()};
+  drop_epoch_ = read(offsetof(RequestRecord, epoch));
+  return false;
 }
 
 void RingResponder::acknowledge() {

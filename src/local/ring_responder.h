@@ -35,6 +35,15 @@ class RingResponder {
   // Executes and acknowledges. True when there is more to do that needs no answer from the
   // requester.
   bool serve(qp::Responder& responder, qp::Budget& budget);
+  // The short way of what comes most: the next requests, as long as they are SENDs in one piece
+  // whose bytes lie in the ring, and nothing else is under way. How many were taken, up to `most`;
+  // none: serve() has to look. What came along with the last one is in `acknowledged`.
+  std::uint32_t take_small(qp::Responder& responder, std::uint32_t most,
+                           Acknowledged& acknowledged);
+  // How much was executed, for a record that says so.
+  Acknowledged acknowledged() const {
+    return {executed_, static_cast<std::uint32_t>(conduit_.id())};
+  }
   // Something lies there that serve() would take now.
   bool has_requests() const {
     return conduit_ && !closed_ && !broken_ && !stalled_ && requests_.has_record();
@@ -45,6 +54,9 @@ class RingResponder {
     view.request = &requests_.next_tag();
     view.request_tag = requests_.wanted_tag();
   }
+  bool is_plain() const { return is_plain_; }
+  const std::atomic<std::uint32_t>& next_tag() const { return requests_.next_tag(); }
+  std::uint32_t wanted_tag() const { return requests_.wanted_tag(); }
   // The peer that took our conduit has left.
   bool is_left() const {
     return conduit_ && conduit_.header().requester_closed.load(std::memory_order_acquire) != 0;
@@ -63,6 +75,7 @@ class RingResponder {
   enum class Step : std::uint8_t { kConsumed, kStalled };
   struct Request;
 
+  bool take_one(qp::Responder& responder, Acknowledged& acknowledged);
   Step execute(const Request& request, qp::Responder& responder);
   bool is_usual(const Request& request) const;
   Step execute_whole_send(const Request& request, qp::Responder& responder);
@@ -138,6 +151,7 @@ class RingResponder {
   bool dropping_ = false;                 // UC: the rest of this message is dropped
   std::unique_ptr<Relaying> relaying_;    // since the first request for another process
   Signal signal_ = Signal::kNone;
+  bool is_plain_ = false;  // nothing is under way, and requests need no choice of a queue
   bool used_ = false;
   bool stalled_ = false;  // until the requester makes room, and rings for it
   bool closed_ = false;   // by us

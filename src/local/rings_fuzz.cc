@@ -19,6 +19,7 @@ constexpr QpNum kVictim{0x4005};
 constexpr QpNum kPeer{0x8007};
 constexpr std::size_t kPage = 4096;
 constexpr std::byte kAround{0x5a};
+constexpr std::uint32_t kOutboundId = 2;
 
 // The same memory for every input, mapped twice: making it takes longer than all the rest.
 struct File {
@@ -48,8 +49,8 @@ class RingRun {
     for (const File* file : {&inbound(), &outbound()})
       std::memset(file->begin(), 0, kConduitSize);
     Conduit in = Conduit::prepare(inbound().ours, 0, 1);
-    static_cast<void>(Conduit::prepare(outbound().theirs, 0, 2));
-    Conduit out = Conduit::accept(outbound().ours, 0, 2);
+    static_cast<void>(Conduit::prepare(outbound().theirs, 0, kOutboundId));
+    Conduit out = Conduit::accept(outbound().ours, 0, kOutboundId);
     VERBENA_ASSERT(static_cast<bool>(out));
     if (type_ == qp::QpType::kUd) {
       begin_datagrams(std::move(in), std::move(out));
@@ -151,6 +152,8 @@ class RingRun {
     record.remote_address = reinterpret_cast<std::uint64_t>(granted()) + at % (kPage + 64);
     if (at == 0xFFFF) record.remote_address = input_.take<std::uint64_t>();
     record.remote_key = input_.one_in(8) ? secret_.value : wild(region_.value);
+    // Of SENDs, whatever else that may mean.
+    if (input_.one_in(4)) record.acknowledged = {wild(input_.below(16)), wild(kOutboundId)};
     record.atomic.compare_add = input_.take();
     record.atomic.swap = input_.take();
     publish(record, inbound().begin() + kRingsOffset, request_position_);

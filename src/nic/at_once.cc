@@ -12,8 +12,8 @@ namespace {
 constexpr std::uint32_t kCopyMax = 256 * 1024;
 
 // The memory of a request's only piece; null where it is not that simple.
-const std::byte* source_of(const qp::SendRequest& request, const qp::QpConfig& config) {
-  const Sge& sge = request.sges.front();
+inline const std::byte* source_of(const qp::SmallRequest& request, const qp::QpConfig& config) {
+  const Sge& sge = request.sge;
   if (sge.length == 0) return nullptr;
   if (request.flags & queues::kInline) {
     const bool fits = sge.length <= config.inline_max;
@@ -29,17 +29,34 @@ const std::byte* source_of(const qp::SendRequest& request, const qp::QpConfig& c
 }  // namespace
 
 bool Qp::post_at_once(const qp::SendRequest& request) {
-  if (!ring_ || request.sges.size() != 1 || !pair.may_bypass_queue()) return false;
+  if (request.sges.size() != 1) return false;
+  return post_at_once(qp::SmallRequest{.wr_id = request.wr_id,
+                                       .opcode = request.opcode,
+                                       .flags = request.flags,
+                                       .sge = request.sges.front(),
+                                       .remote_address = request.remote_address,
+                                       .remote_key = request.remote_key});
+}
+
+bool Qp::post_at_once(const qp::SmallRequest& request) {
+  if (!ring_ || !pair.may_bypass_queue()) return false;
+  if (request.opcode == queues::SendOpcode::kSend) return send_at_once(request);
   if (request.opcode == queues::SendOpcode::kWrite) return write_at_once(request);
   if (request.opcode == queues::SendOpcode::kRead) return read_at_once(request);
-  if (request.opcode == queues::SendOpcode::kSend) return send_at_once(request);
   return false;
 }
 
-bool Qp::write_at_once(const qp::SendRequest& request) {
+bool Qp::receive_at_once(std::uint32_t most, const Now& now) {
+  if (!ring_ || !ring_->take_small(pair.responder(), pair.window(), most, now)) return false;
+  ring_->ring_if_needed();
+  awaits_answer.store(pair.window().has_outstanding(), std::memory_order_relaxed);
+  return true;
+}
+
+bool Qp::write_at_once(const qp::SmallRequest& request) {
   if (!pair.window().is_caught_up()) return false;
   local::Direct* const direct = ring_->direct_now(pair.window());
-  const std::uint32_t length = request.sges.front().length;
+  const std::uint32_t length = request.sge.length;
   if (!direct || length > kCopyMax) return false;
   const std::byte* const from = source_of(request, pair.config());
   if (!from) return false;
@@ -50,10 +67,10 @@ bool Qp::write_at_once(const qp::SendRequest& request) {
   return true;
 }
 
-bool Qp::read_at_once(const qp::SendRequest& request) {
+bool Qp::read_at_once(const qp::SmallRequest& request) {
   if (!pair.window().is_caught_up() || !pair.window().may_read()) return false;
   local::Direct* const direct = ring_->direct_now(pair.window());
-  const Sge& sge = request.sges.front();
+  const Sge& sge = request.sge;
   const qp::QpConfig& config = pair.config();
   const bool is_usual = sge.length != 0 && sge.length <= kCopyMax && config.send_sge_max != 0 &&
                         !(request.flags & queues::kInline);
@@ -72,13 +89,13 @@ bool Qp::read_at_once(const qp::SendRequest& request) {
   return true;
 }
 
-bool Qp::send_at_once(const qp::SendRequest& request) {
+bool Qp::send_at_once(const qp::SmallRequest& request) {
   qp::SendWindow& window = pair.window();
   // A fence waits for READs that are outstanding.
   if (!window.is_open() || request.flags & queues::kFence) return false;
   const std::byte* const from = source_of(request, pair.config());
   if (!from) return false;
-  Sge source = request.sges.front();
+  Sge source = request.sge;
   if (request.flags & queues::kInline) source.key = {};
   const bool sent = ring_->send_at_once({.index = window.open_index(),
                                          .from = from,
@@ -86,7 +103,7 @@ bool Qp::send_at_once(const qp::SendRequest& request) {
                                          .is_solicited = (request.flags & queues::kSolicited) != 0,
                                          .is_first_out = window.oldest() == window.open_index()});
   if (!sent) return false;
-  pair.fill(window.open_wqe(), request);
+  qp::QueuePair::fill(window.open_wqe(), request);
   window.issued_at_once();
   awaits_answer.store(window.has_outstanding(), std::memory_order_relaxed);
   ring_->ring_if_needed();

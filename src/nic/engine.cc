@@ -27,6 +27,9 @@ constexpr std::uint32_t kIdlePollsForNudge = 256;
 // So many times requests are found, and nothing is posted between, before it is a stream. Then so
 // many ticks, a quarter of a microsecond, until the next look.
 constexpr std::uint32_t kFindsForStream = 32;
+// So many times, before more than one message is taken at a time; and then how many.
+constexpr std::uint32_t kFindsForMany = 4;
+constexpr std::uint32_t kManyAtOnce = 64;
 constexpr std::uint64_t kStreamRest = 700;
 // So many, some tens of microseconds, before we let others have the core now and then.
 constexpr std::uint32_t kIdlePollsForYield = 2048;
@@ -343,6 +346,15 @@ bool Engine::visit(Qp& qp, Patience patience) {
     guard.lock();
   } else if (!guard.try_lock()) {
     // Somebody is at it right now: as good as found.
+    return true;
+  }
+  // Who answers each message is about to: no look yet at what may come behind it, since that is a
+  // line of the peer's.
+  const std::uint32_t most = finds_without_post_ < kFindsForMany ? 1 : kManyAtOnce;
+  if (const Now now(clock_now); patience == Patience::kNone && qp.receive_at_once(most, now)) {
+    if (qp.wants_turn() && qp.turn(now)) [[unlikely]]
+      ring_again(qp.number().index(), patience);
+    rest_in_stream(qp);
     return true;
   }
   const bool had_requests = qp.has_requests();

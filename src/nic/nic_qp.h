@@ -55,6 +55,13 @@ class Qp final : qp::QpEvents {
   bool turn(const Now& now);
   // Posts it by the short way (at_once.cc). False: it takes the general way.
   bool post_at_once(const qp::SendRequest& request);
+  bool post_at_once(const qp::SmallRequest& request);
+  // Up to `most` small messages that have come, by the short way. False: turn() has to look.
+  bool receive_at_once(std::uint32_t most, const Now& now);
+  // After that: there is something to send, or its end to tell of.
+  bool wants_turn() const {
+    return pair.window().has_unissued() || pair.state() == qp::QpState::kError;
+  }
   // Sends what was just posted; true as turn().
   bool send(const Now& now);
   // When it wants a turn although nothing comes; asked after a turn at `now`.
@@ -128,9 +135,9 @@ class Qp final : qp::QpEvents {
   bool is_grant_settled() const {
     return settled_connection_ != 0 && ring_ && ring_->offered_id() == settled_connection_;
   }
-  bool write_at_once(const qp::SendRequest& request);
-  bool read_at_once(const qp::SendRequest& request);
-  bool send_at_once(const qp::SendRequest& request);
+  bool write_at_once(const qp::SmallRequest& request);
+  bool read_at_once(const qp::SmallRequest& request);
+  bool send_at_once(const qp::SmallRequest& request);
   void settle_relay();
   // qp_on_wire.cc
   bool turn_on_wire(const Now& now);

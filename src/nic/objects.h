@@ -330,6 +330,8 @@ EventCount& async_events_of(Qp& qp);
 Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> requests,
                                       std::size_t& posted);
 // All of them or none.
+// The short way of one request. False: it is not for that, and nothing has happened.
+bool post_small(Qp& qp, const qp::SmallRequest& request);
 Result<void, qp::PostError> post_send_together(Qp& qp, std::span<const qp::SendRequest> requests);
 Result<void, qp::PostError> post_receive(Qp& qp, std::uint64_t wr_id, std::span<const Sge> sges);
 

@@ -243,6 +243,17 @@ Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> r
   return post_locked(qp, requests, posted);
 }
 
+bool post_small(Qp& qp, const qp::SmallRequest& request) {
+  qp.engine().note_post();
+  const std::lock_guard guard(qp.pair.lock());
+  if (!qp.post_at_once(request)) return false;
+  // A completion queue that overran ends also what was done at once.
+  if (qp.pair.state() == qp::QpState::kError) [[unlikely]] {
+    if (qp.send(Now(clock_now))) qp.engine().want_turn(qp.number());
+  }
+  return true;
+}
+
 Result<void, qp::PostError> post_send_together(Qp& qp, std::span<const qp::SendRequest> requests) {
   std::size_t posted = 0;
   qp.engine().note_post();

@@ -5,6 +5,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 
@@ -90,6 +91,16 @@ struct SendRequest {
   std::span<const Sge> sges = {};  // with kInline: what they name is copied now, keys do not matter
 };
 
+// What most of them are: one piece of memory, nothing else to say.
+struct SmallRequest {
+  std::uint64_t wr_id = 0;
+  queues::SendOpcode opcode = queues::SendOpcode::kSend;  // or kWrite, kRead
+  std::uint8_t flags = 0;                                 // queues::SendFlag
+  Sge sge{};
+  std::uint64_t remote_address = 0;
+  MemoryKey remote_key{};
+};
+
 class QueuePair final : SendWindow::Owner, Responder::Owner {
  public:
   explicit QueuePair(const QpConfig& config);
@@ -119,6 +130,7 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   Result<void, PostError> post_receive(std::uint64_t wr_id, std::span<const Sge> sges);
 
   SendWindow& window() { return window_; }
+  const SendWindow& window() const { return window_; }
   Responder& responder() { return responder_; }
   queues::SendQueue& send_queue() { return send_queue_; }
 
@@ -126,6 +138,26 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   void fail(QpEvent event);
   // Writes a work request as the queue holds it: into the stride of this queue pair's queue.
   void fill(queues::SendWqe& wqe, const SendRequest& request) const;
+  // The same of a SEND; not for XRC.
+  static void fill(queues::SendWqe& wqe, const SmallRequest& request) {
+    wqe.wr_id = request.wr_id;
+    wqe.opcode = static_cast<std::uint8_t>(queues::SendOpcode::kSend);
+    wqe.flags = request.flags;
+    wqe.sge_count = 1;
+    wqe.immediate = 0;
+    wqe.remote_address = 0;
+    wqe.remote_key = 0;
+    wqe.inline_length = 0;
+    wqe.atomic = {0, 0};
+    if (!(request.flags & queues::kInline)) {
+      *queues::SendQueue::sge_room(wqe) = request.sge;
+      return;
+    }
+    wqe.sge_count = 0;
+    wqe.inline_length = request.sge.length;
+    std::memcpy(queues::SendQueue::inline_room(wqe),
+                reinterpret_cast<const void*>(request.sge.address), request.sge.length);
+  }
 
  private:
   void window_failed(WindowFault fault) override;

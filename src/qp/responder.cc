@@ -26,7 +26,6 @@
 
 #include "base/assert.h"
 #include "base/fence.h"
-#include "memory/guarded_copy.h"
 #include "memory/window_table.h"
 #include "qp/opcode.h"
 
@@ -177,48 +176,16 @@ Result<void, Refusal> Responder::place(std::uint64_t offset, std::span<const std
   return bad_receive(Status::kLocalProtection, local_reason(placed.error()), Refusal::kOperation);
 }
 
-// Almost every message: a receive with one SGE that has room. What is unusual about the others, the
-// three steps find out; nothing has happened before.
 Result<void, Refusal> Responder::receive_whole(std::span<const std::byte> bytes,
                                                const Arrived& arrived) {
-  const auto receive = arrived.invalidates ? std::nullopt : simple_receive(bytes.size());
-  if (!receive || !put(receive->sge, bytes)) {
-    if (auto begun = begin_receive(bytes.size()); !begun) return begun;
-    if (auto placed = place(0, bytes); !placed) return placed;
-    return finish_receive(arrived);
+  switch (receive_small(bytes, arrived)) {
+    case Small::kDone: return {};
+    case Small::kLost: return refuse(Refusal::kOperation);
+    case Small::kNo: break;
   }
-  current_.in_progress = false;
-  config_.queue->drop_oldest();
-  const auto completion = [&] {
-    return Completion{
-        .wr_id = receive->wr_id,
-        .kind = CompletionKind::kReceive,
-        .flags = arrived.has_immediate ? queues::kHasImmediate : std::uint8_t{0},
-        .byte_length = static_cast<std::uint32_t>(bytes.size()),
-        .immediate = arrived.has_immediate ? arrived.immediate : 0,
-        .qp = config_.qp,
-    };
-  };
-  if (config_.completions->push(completion, arrived.is_solicited)) [[likely]]
-    return {};
-  return completion_lost();
-}
-
-std::optional<queues::ReceiveQueue::Simple> Responder::simple_receive(std::uint64_t length) const {
-  const bool is_usual = receiving_ && !awaits_first_message() && !current_.has_receive;
-  if (!is_usual) return std::nullopt;
-  const auto receive = config_.queue->oldest_simple();
-  return receive && length <= receive->sge.length ? receive : std::nullopt;
-}
-
-bool Responder::put(const Sge& to, std::span<const std::byte> bytes) {
-  if (bytes.empty()) return true;
-  auto lease = config_.regions->lease(to.key, config_.receive_pd, to.address, bytes.size(),
-                                      memory::kLocalWrite);
-  if (!lease) return false;
-  const memory::Extent extent = lease->next();
-  return extent.length == bytes.size() &&
-         memory::guarded_copy(extent.address, bytes.data(), bytes.size());
+  if (auto begun = begin_receive(bytes.size()); !begun) return begun;
+  if (auto placed = place(0, bytes); !placed) return placed;
+  return finish_receive(arrived);
 }
 
 Result<void, Refusal> Responder::place_grh(std::span<const std::byte> grh) {

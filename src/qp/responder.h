@@ -116,6 +116,11 @@ class Responder {
   // These three for a message that is here as a whole; not for datagrams.
   Result<void, Refusal> receive_whole(std::span<const std::byte> bytes, const Arrived& arrived);
 
+  // The same for the most usual ones. kNo: receive_whole() finds out, and nothing has happened.
+  // kLost: the completion queue was full, and the message is refused (Refusal::kOperation).
+  enum class Small : std::uint8_t { kNo, kDone, kLost };
+  Small receive_small(std::span<const std::byte> bytes, const Arrived& arrived);
+
   // A WRITE of `length` bytes begins: the whole range is checked. A length of 0 is not (9.7.4.1.2).
   Result<void, Refusal> begin_write(MemoryKey key, std::uint64_t address, std::uint64_t length);
   Result<void, Refusal> write(MemoryKey key, std::uint64_t address,

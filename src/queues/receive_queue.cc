@@ -4,7 +4,6 @@
 #include <bit>
 #include <cstring>
 #include <mutex>
-#include <new>
 #include <utility>
 
 #include "base/assert.h"
@@ -33,18 +32,6 @@ ReceiveQueue::ReceiveQueue(std::uint32_t depth, std::uint32_t sge_max, ReceiveQu
 
 std::unique_ptr<std::byte[]> ReceiveQueue::memory_for(std::uint32_t depth) const {
   return std::make_unique_for_overwrite<std::byte[]>(places_for(depth) * stride_);
-}
-
-std::optional<ReceiveQueue::PostError> ReceiveQueue::post(std::uint64_t wr_id,
-                                                          std::span<const Sge> sges) {
-  if (sges.size() > sge_max_) return PostError::kTooManySges;
-  const std::lock_guard guard(lock_);
-  const std::uint32_t posted = posted_.load(std::memory_order_relaxed);
-  if (posted - taken_.load(std::memory_order_acquire) == depth()) return PostError::kFull;
-  Slot* slot = new (place_of(posted)) Slot{wr_id, sges.size()};
-  std::copy(sges.begin(), sges.end(), slot->sges());
-  posted_.store(posted + 1, std::memory_order_release);
-  return std::nullopt;
 }
 
 void ReceiveQueue::wait_for_posts() { const std::lock_guard guard(lock_); }

@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <mutex>
+#include <new>
 #include <optional>
 #include <span>
 
@@ -57,7 +59,20 @@ class ReceiveQueue {
   ReceiveQueue& operator=(const ReceiveQueue&) = delete;
 
   enum class PostError : std::uint8_t { kFull, kTooManySges };
-  std::optional<PostError> post(std::uint64_t wr_id, std::span<const Sge> sges);
+  std::optional<PostError> post(std::uint64_t wr_id, std::span<const Sge> sges) {
+    if (sges.size() > sge_max_) return PostError::kTooManySges;
+    const std::lock_guard guard(lock_);
+    const std::uint32_t posted = posted_.load(std::memory_order_relaxed);
+    if (posted - taken_.load(std::memory_order_acquire) == depth()) return PostError::kFull;
+    Slot* slot = new (place_of(posted)) Slot{wr_id, sges.size()};
+    if (sges.size() == 1) [[likely]] {
+      *slot->sges() = sges.front();
+    } else {
+      std::copy(sges.begin(), sges.end(), slot->sges());
+    }
+    posted_.store(posted + 1, std::memory_order_release);
+    return std::nullopt;
+  }
   // Every post that began before has ended, and what it posted can be taken.
   void wait_for_posts();
   // False when there is none. Of `out.sges` only the first sge_count are written.

@@ -123,6 +123,23 @@ int post_batch(Qp& qp, ibv_send_wr*& next) {
   return is_good ? 0 : EINVAL;
 }
 
+// What most programs post: one request with one piece of memory. False: it takes the general way.
+bool post_small(Qp& qp, const ibv_send_wr& from) {
+  const bool is_send = from.opcode == IBV_WR_SEND;
+  const bool is_small = from.num_sge == 1 && (is_send || from.opcode == IBV_WR_RDMA_WRITE ||
+                                              from.opcode == IBV_WR_RDMA_READ);
+  if (!is_small || qp.is_datagram || qp.is_xrc || from.send_flags & IBV_SEND_IP_CSUM) return false;
+  qp::SmallRequest request{.wr_id = from.wr_id,
+                           .flags = flags_from(from.send_flags),
+                           .sge = sges_from(from.sg_list, 1).front()};
+  if (!is_send) {
+    request.opcode = from.opcode == IBV_WR_RDMA_WRITE ? SendOpcode::kWrite : SendOpcode::kRead;
+    request.remote_address = from.wr.rdma.remote_addr;
+    request.remote_key = {from.wr.rdma.rkey};
+  }
+  return nic::post_small(*qp.nic, request);
+}
+
 int errno_of(queues::ReceiveQueue::PostError error) {
   return error == queues::ReceiveQueue::PostError::kFull ? ENOMEM : EINVAL;
 }
@@ -143,6 +160,7 @@ std::optional<SendOpcode> opcode_from(const ibv_wr_opcode& opcode) {
 int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) noexcept {
   ibv_send_wr* next = first;
   int error = is_inherited(qp) ? EIO : 0;
+  if (next && !next->next && !error && post_small(own(qp), *next)) return 0;
   while (next && !error)
     error = post_batch(own(qp), next);
   if (error && bad) *bad = next;
@@ -151,6 +169,11 @@ int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) noexcept {
 
 int post_receive(ibv_qp* qp, ibv_recv_wr* first, ibv_recv_wr** bad) noexcept {
   const bool is_refused = is_inherited(qp);
+  const bool is_single = first && !first->next && first->num_sge == 1;
+  if (is_single && !is_refused && !qp->srq &&
+      nic::post_receive(*own(qp).nic, first->wr_id, sges_of(*first))) {
+    return 0;
+  }
   return post_each(first, bad, [&](const ibv_recv_wr& request) {
     if (is_refused) return EIO;
     if (qp->srq) return EINVAL;

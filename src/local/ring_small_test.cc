@@ -1,0 +1,154 @@
+// SPDX-License-Identifier: MIT
+// The short way of small messages, and the acknowledgements that go along with them.
+#include <gtest/gtest.h>
+
+#include <array>
+#include <numeric>
+
+#include "local/test_pair.h"
+
+namespace verbena::local {
+namespace {
+
+using queues::CompletionKind;
+using queues::Status;
+
+constexpr QpNum kA{0x4005};
+constexpr QpNum kB{0x8007};
+
+class Small : public ::testing::Test {
+ protected:
+  Small() : a(qp::QpType::kRc, kA), b(qp::QpType::kRc, kB) {
+    std::iota(bytes.begin(), bytes.end(), std::uint8_t{1});
+    a_key = a.add(bytes.data(), bytes.size(), memory::kLocalWrite);
+    b_key = b.add(taken.data(), taken.size(), memory::kLocalWrite);
+    a.takes_small = b.takes_small = false;
+    a.ready(kB);
+    b.ready(kA);
+    connect(a, b);
+  }
+  Sge sge(End& end, std::uint32_t length) {
+    const auto* const memory = &end == &a ? bytes.data() : taken.data();
+    return {reinterpret_cast<std::uint64_t>(memory), length, &end == &a ? a_key : b_key};
+  }
+  // As nic::Qp does it.
+  bool send(End& end, std::uint32_t length) {
+    qp::SendWindow& window = end.pair.window();
+    if (!window.is_open()) return false;
+    const qp::SmallRequest request{.wr_id = 7, .sge = sge(end, length)};
+    const bool sent =
+        end.carrier.send_at_once({.index = window.open_index(),
+                                  .from = reinterpret_cast<const std::byte*>(request.sge.address),
+                                  .source = request.sge,
+                                  .is_first_out = window.oldest() == window.open_index()});
+    if (!sent) return false;
+    qp::QueuePair::fill(window.open_wqe(), request);
+    window.issued_at_once();
+    return true;
+  }
+  void receive(End& end, std::uint32_t length = 64) {
+    const Sge place = sge(end, length);
+    EXPECT_TRUE(end.pair.post_receive(5, {&place, 1}).has_value());
+  }
+  bool take(End& end, std::uint32_t most = 1) {
+    return end.carrier.take_small(end.pair.responder(), end.pair.window(), most, now);
+  }
+  // The first message in RTS is like any other; the general way sees to the rest.
+  void begin() {
+    for (End* const each : {&a, &b}) {
+      receive(*each);
+      ASSERT_TRUE(send(each == &a ? b : a, 1));
+      each->turn(now);
+    }
+    a.turn(now);
+    b.turn(now);
+    ASSERT_EQ(a.poll().size(), 2u);
+    ASSERT_EQ(b.poll().size(), 2u);
+  }
+
+  std::array<std::uint8_t, 512> bytes{};
+  std::array<std::uint8_t, 512> taken{};
+  End a, b;
+  MemoryKey a_key, b_key;
+  Instant now = Instant::at(1'000'000'000);
+};
+
+TEST_F(Small, ArriveWholeAndOneAtATime) {
+  begin();
+  for (const std::uint32_t length : {1u, 16u, 17u, 64u, 512u}) {
+    taken.fill(0);
+    receive(b, 512);
+    receive(b, 512);
+    ASSERT_TRUE(send(a, length));
+    ASSERT_TRUE(send(a, length));
+    ASSERT_TRUE(take(b));
+    const auto done = b.poll();
+    ASSERT_EQ(done.size(), 1u) << length;
+    EXPECT_EQ(done[0].wr_id, 5u);
+    EXPECT_EQ(done[0].kind, CompletionKind::kReceive);
+    EXPECT_EQ(done[0].byte_length, length);
+    EXPECT_TRUE(std::equal(bytes.begin(), bytes.begin() + length, taken.begin()));
+    EXPECT_TRUE(take(b));
+    EXPECT_FALSE(take(b)) << "there was no third one";
+    ASSERT_EQ(b.poll().size(), 1u);
+    a.turn(now);
+    EXPECT_EQ(a.poll().size(), 2u) << "acknowledged";
+  }
+}
+
+TEST_F(Small, AcknowledgementsComeAlongWithWhatThePeerSends) {
+  begin();
+  receive(b);
+  receive(a);
+  ASSERT_TRUE(send(a, 3));
+  ASSERT_TRUE(take(b));
+  ASSERT_TRUE(send(b, 2));
+  ASSERT_TRUE(take(a));
+  const auto done = a.poll();
+  ASSERT_EQ(done.size(), 2u) << "nobody but the short way has looked";
+  EXPECT_EQ(done[0].kind, CompletionKind::kReceive);
+  EXPECT_EQ(done[1].kind, CompletionKind::kSend);
+  EXPECT_EQ(done[1].status, Status::kSuccess);
+  a.turn(now);
+  EXPECT_TRUE(a.poll().empty()) << "once";
+}
+
+TEST_F(Small, AMessageWithoutAReceiveIsForTheGeneralWay) {
+  begin();
+  ASSERT_TRUE(send(a, 3));
+  EXPECT_FALSE(take(b));
+  b.turn(now);  // refuses it for now
+  receive(b);
+  EXPECT_FALSE(take(b)) << "what was refused is dropped first";
+  for (int i = 0; i < 1000; ++i) {
+    now = now + Duration::microseconds(10);
+    a.turn(now);
+    b.turn(now);
+  }
+  EXPECT_EQ(b.poll().size(), 1u);
+  EXPECT_EQ(a.poll().size(), 1u);
+}
+
+TEST_F(Small, AFullCompletionQueueIsTheEndOfBoth) {
+  begin();
+  std::size_t sent = 0;
+  for (; sent < 10'000; ++sent) {
+    receive(b);
+    ASSERT_TRUE(send(a, 1));
+    if (!take(b)) b.turn(now);
+    a.turn(now);
+    if (b.pair.state() == qp::QpState::kError) break;
+    ASSERT_EQ(a.poll().size(), 1u);
+  }
+  EXPECT_EQ(sent, 4096u);
+  EXPECT_TRUE(b.completions.is_overrun());
+  ASSERT_FALSE(b.events.empty());
+  EXPECT_EQ(b.events.back(), qp::QpEvent::kFatal);
+  a.turn(now);
+  const auto done = a.poll();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, Status::kRemoteOperation);
+}
+
+}  // namespace
+}  // namespace verbena::local

@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+// The short way of a message that is here as a whole: on the data path of most programs.
+#include "memory/guarded_copy.h"
+#include "qp/responder.h"
+
+namespace verbena::qp {
+
+using queues::Completion;
+using queues::CompletionKind;
+
+// Almost every message: a receive with one SGE that has room.
+Responder::Small Responder::receive_small(std::span<const std::byte> bytes,
+                                          const Arrived& arrived) {
+  const auto receive = arrived.invalidates ? std::nullopt : simple_receive(bytes.size());
+  if (!receive || !put(receive->sge, bytes)) return Small::kNo;
+  current_.in_progress = false;
+  config_.queue->drop_oldest();
+  const auto completion = [&] {
+    return Completion{
+        .wr_id = receive->wr_id,
+        .kind = CompletionKind::kReceive,
+        .flags = arrived.has_immediate ? queues::kHasImmediate : std::uint8_t{0},
+        .byte_length = static_cast<std::uint32_t>(bytes.size()),
+        .immediate = arrived.has_immediate ? arrived.immediate : 0,
+        .qp = config_.qp,
+    };
+  };
+  if (config_.completions->push(completion, arrived.is_solicited)) [[likely]]
+    return Small::kDone;
+  static_cast<void>(completion_lost());
+  return Small::kLost;
+}
+
+std::optional<queues::ReceiveQueue::Simple> Responder::simple_receive(std::uint64_t length) const {
+  const bool is_usual = receiving_ && !awaits_first_message() && !current_.has_receive;
+  if (!is_usual) return std::nullopt;
+  const auto receive = config_.queue->oldest_simple();
+  return receive && length <= receive->sge.length ? receive : std::nullopt;
+}
+
+bool Responder::put(const Sge& to, std::span<const std::byte> bytes) {
+  if (bytes.empty()) return true;
+  auto lease = config_.regions->lease(to.key, config_.receive_pd, to.address, bytes.size(),
+                                      memory::kLocalWrite);
+  if (!lease) return false;
+  const memory::Extent extent = lease->next();
+  return extent.length == bytes.size() &&
+         memory::guarded_copy(extent.address, bytes.data(), bytes.size());
+}
+
+}  // namespace verbena::qp
