@@ -125,15 +125,16 @@ int post_batch(Qp& qp, ibv_send_wr*& next) {
 
 // What most programs post: one request with one piece of memory. False: it takes the general way.
 bool post_small(Qp& qp, const ibv_send_wr& from) {
-  const bool is_send = from.opcode == IBV_WR_SEND;
-  const bool is_small = from.num_sge == 1 && (is_send || from.opcode == IBV_WR_RDMA_WRITE ||
-                                              from.opcode == IBV_WR_RDMA_READ);
+  const auto opcode = opcode_from(from.opcode);
+  const bool is_send = opcode == SendOpcode::kSend;
+  const bool is_small =
+      from.num_sge == 1 && (is_send || opcode == SendOpcode::kWrite || opcode == SendOpcode::kRead);
   if (!is_small || qp.is_datagram || qp.is_xrc || from.send_flags & IBV_SEND_IP_CSUM) return false;
   qp::SmallRequest request{.wr_id = from.wr_id,
+                           .opcode = *opcode,
                            .flags = flags_from(from.send_flags),
                            .sge = sges_from(from.sg_list, 1).front()};
   if (!is_send) {
-    request.opcode = from.opcode == IBV_WR_RDMA_WRITE ? SendOpcode::kWrite : SendOpcode::kRead;
     request.remote_address = from.wr.rdma.remote_addr;
     request.remote_key = {from.wr.rdma.rkey};
   }
