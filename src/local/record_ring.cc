@@ -48,6 +48,8 @@ std::byte* RingWriter::reserve(std::uint32_t units) {
   // And what is cleared behind the record.
   if (!has_room(filler + units + kClearAhead)) return nullptr;
   if (filler != 0) publish(filler, kFiller, 0);
+  // What is written there may never be published.
+  if (units > 1 && is_before(position_ + 1, cleared_)) cleared_ = position_ + 1;
   return reinterpret_cast<std::byte*>(head_at(position_));
 }
 

@@ -114,6 +114,22 @@ TEST_F(Ring, NorIsThatOfRecordsOfAnyLength) {
   EXPECT_FALSE(reader.is_broken());
 }
 
+TEST_F(Ring, NorIsPayloadThatWasNeverPublished) {
+  std::byte* record = writer.reserve(5);
+  ASSERT_NE(record, nullptr);
+  for (std::uint32_t u = 1; u < 5; ++u) {
+    const std::uint32_t tag = tag_of(u);
+    std::memcpy(record + u * kUnit, &tag, sizeof tag);
+  }
+  for (int i = 0; i < 10; ++i) {
+    ASSERT_NE(writer.reserve(1), nullptr);
+    writer.publish(1, 1, 0);
+    ASSERT_TRUE(reader.peek(unit, payload, units));
+    reader.consume(units);
+    ASSERT_FALSE(reader.has_record()) << "after record " << i;
+  }
+}
+
 TEST_F(Ring, RefusesARecordThatReachesPastTheEnd) {
   for (const std::uint16_t claimed :
        {std::uint16_t{0}, std::uint16_t{kUnits + 1}, std::uint16_t{0xffff}}) {

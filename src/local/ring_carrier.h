@@ -92,6 +92,8 @@ class RingCarrier final : public qp::Carrier {
     return requester_.has_answers() || responder_.has_requests() || has_farewell();
   }
   bool has_requests() const { return responder_.has_requests(); }
+  // What take_small() does not look at, and must not wait while requests come and come.
+  bool has_other_work() const { return requester_.has_responses() || has_farewell(); }
   // Null unless a WRITE that is posted now may be executed by ourselves.
   Direct* direct_now(const qp::SendWindow& window) {
     const bool may = direct_.is_attached() && outbound_ == Outbound::kAttached && !lost_ &&

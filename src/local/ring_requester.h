@@ -63,6 +63,8 @@ class RingRequester {
   }
   // Something may have come since the last collect: two loads.
   bool has_answers() const;
+  // The same, but for acknowledgements.
+  bool has_responses() const { return conduit_ && !broken_ && responses_.has_record(); }
   // Where has_answers() looks, and is_closed().
   void show(Glance::View& view) const {
     if (!conduit_ || broken_) return;

@@ -76,6 +76,7 @@ std::uint32_t RingResponder::take_small(qp::Responder& responder, std::uint32_t 
   while (taken != most && is_plain_ && take_one(responder, acknowledged))
     ++taken;
   if (taken == 0) return 0;
+  used_ = true;
   acknowledge();
   if (requests_.give_back_in_quarters()) raise(signal_, Signal::kRoom);
   return taken;
@@ -120,11 +121,12 @@ bool RingResponder::take_one(qp::Responder& responder, Acknowledged& acknowledge
     executed_ = index + 1;
     return true;
   }
+  // serve() tells the peer.
   is_plain_ = false;
-  if (type_ == qp::QpType::kUc) return false;
+  if (type_ == qp::QpType::kUc) return true;
   refused_ = Refused{index, qp::Answer::kOperation, responder.rnr_timer()};
   drop_epoch_ = read(offsetof(RequestRecord, epoch));
-  return false;
+  return true;
 }
 
 void RingResponder::acknowledge() {

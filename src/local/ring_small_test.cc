@@ -113,6 +113,38 @@ TEST_F(Small, AcknowledgementsComeAlongWithWhatThePeerSends) {
   EXPECT_TRUE(a.poll().empty()) << "once";
 }
 
+// Else a READ would wait for the end of a stream that comes the other way.
+TEST_F(Small, AnswersAreSeenWhileMessagesComeAndCome) {
+  begin();
+  const MemoryKey key =
+      b.add(taken.data(), taken.size(), memory::kLocalWrite | memory::kRemoteRead);
+  const Sge into = sge(a, 8);
+  qp::SendRequest read{.opcode = queues::SendOpcode::kRead,
+                       .remote_address = reinterpret_cast<std::uint64_t>(taken.data()),
+                       .remote_key = key,
+                       .sges = {&into, 1}};
+  ASSERT_TRUE(a.pair.post_send(read).has_value());
+  a.turn(now);
+  EXPECT_FALSE(a.carrier.has_other_work());
+  b.turn(now);
+  receive(a);
+  ASSERT_TRUE(send(b, 4));
+  ASSERT_TRUE(take(a));
+  EXPECT_TRUE(a.carrier.has_other_work());
+  a.turn(now);
+  EXPECT_EQ(a.poll().size(), 2u);
+  EXPECT_FALSE(a.carrier.has_other_work());
+}
+
+TEST_F(Small, AMessageThatIsTakenIsAUseOfTheConnection) {
+  receive(b);
+  b.turn(now);  // nothing came yet
+  EXPECT_FALSE(b.carrier.was_used());
+  ASSERT_TRUE(send(a, 4));
+  ASSERT_TRUE(take(b));
+  EXPECT_TRUE(b.carrier.was_used());
+}
+
 TEST_F(Small, AMessageWithoutAReceiveIsForTheGeneralWay) {
   begin();
   ASSERT_TRUE(send(a, 3));
@@ -135,7 +167,7 @@ TEST_F(Small, AFullCompletionQueueIsTheEndOfBoth) {
   for (; sent < 10'000; ++sent) {
     receive(b);
     ASSERT_TRUE(send(a, 1));
-    if (!take(b)) b.turn(now);
+    ASSERT_TRUE(take(b)) << "also what has no room for its completion";
     a.turn(now);
     if (b.pair.state() == qp::QpState::kError) break;
     ASSERT_EQ(a.poll().size(), 1u);
@@ -144,6 +176,7 @@ TEST_F(Small, AFullCompletionQueueIsTheEndOfBoth) {
   EXPECT_TRUE(b.completions.is_overrun());
   ASSERT_FALSE(b.events.empty());
   EXPECT_EQ(b.events.back(), qp::QpEvent::kFatal);
+  b.turn(now);
   a.turn(now);
   const auto done = a.poll();
   ASSERT_EQ(done.size(), 1u);

@@ -58,9 +58,10 @@ class Qp final : qp::QpEvents {
   bool post_at_once(const qp::SmallRequest& request);
   // Up to `most` small messages that have come, by the short way. False: turn() has to look.
   bool receive_at_once(std::uint32_t most, const Now& now);
-  // After that: there is something to send, or its end to tell of.
+  // After that: there is something to send or to take, or its end to tell of.
   bool wants_turn() const {
-    return pair.window().has_unissued() || pair.state() == qp::QpState::kError;
+    return pair.window().has_unissued() || pair.state() == qp::QpState::kError ||
+           (ring_ && ring_->has_other_work());
   }
   // Sends what was just posted; true as turn().
   bool send(const Now& now);
