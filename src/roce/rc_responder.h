@@ -96,12 +96,22 @@ class RcResponder {
     bool wants_ack = false;
     std::optional<std::uint64_t> value = {};  // of an atomic
   };
-  // What a READ of memory of another process brought, a part at a time.
+  // What a READ of memory of another process brought, a part at a time. As long as one is asked for
+  // no other one is, whatever becomes of the READ it is for.
   struct Fetched {
     enum class State : std::uint8_t { kNone, kAsked, kHere };
     State state = State::kNone;
+    std::uint32_t shared_queue = 0;
+    MemoryKey key{};
     std::uint64_t address = 0;
     std::vector<std::byte> bytes;
+
+    // All of these bytes are here.
+    bool has(const OwedAnswer& answer, std::uint32_t offset, std::size_t length) const {
+      const std::uint64_t from = answer.address + offset - address;
+      return state == State::kHere && shared_queue == answer.shared_queue && key == answer.key &&
+             from <= bytes.size() && length <= bytes.size() - from;
+    }
   };
   struct Relaying {
     qp::Relay* to = nullptr;
@@ -127,7 +137,7 @@ class RcResponder {
   bool pass_read(const wire::Packet& packet, qp::Responder& responder);
   qp::RelayPiece piece_of(const wire::Packet& packet) const;
   static qp::Flush flush_of(const wire::Packet& packet);
-  void take_relayed(qp::Responder& responder, const Now& now);
+  void take_relayed(qp::Responder& responder, qp::Budget& budget, const Now& now);
   void take_reply(const qp::RelayReply& reply, qp::Responder& responder);
   void relayed(const Passed& done);
   void refuse_relayed(qp::Answer answer, qp::Responder& responder);
@@ -142,7 +152,9 @@ class RcResponder {
 
   // kWaits: for another process, with all that comes behind.
   enum class Progress : std::uint8_t { kDone, kMore, kWaits };
+  bool send_due(qp::Responder& responder, qp::Budget& budget);
   Progress send_answers(qp::Responder& responder, qp::Budget& budget);
+  std::uint32_t next_bytes(const OwedAnswer& answer) const;
   Wire::Sent send_answer(OwedAnswer& answer, qp::Responder& responder, qp::Budget& budget);
   Progress send_gaps();
   Progress send_acknowledge();

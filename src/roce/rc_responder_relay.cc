@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/assert.h"
 #include "roce/rc_responder.h"
 
 namespace verbena::roce {
@@ -128,7 +129,7 @@ bool RcResponder::pass_read(const wire::Packet& packet, qp::Responder& responder
 
 // -- replies ------------------------------------------------------------------------------------
 
-void RcResponder::take_relayed(qp::Responder& responder, const Now& now) {
+void RcResponder::take_relayed(qp::Responder& responder, qp::Budget& budget, const Now& now) {
   std::deque<Passed>& passed = relaying_->passed;
   if (!responder.is_receiving()) {
     passed.clear();
@@ -136,9 +137,11 @@ void RcResponder::take_relayed(qp::Responder& responder, const Now& now) {
     relaying_->held.reset();
     return;
   }
-  while (!passed.empty()) {
+  // That process may write answers as fast as they are taken.
+  while (!passed.empty() && !budget.spent()) {
     const auto reply = relaying_->to->reply();
     if (!reply) break;
+    budget.take(reply->bytes.size());
     take_reply(*reply, responder);
     relaying_->to->take_reply();
   }
@@ -164,8 +167,11 @@ void RcResponder::take_reply(const qp::RelayReply& reply, qp::Responder& respond
       relaying.passed.pop_front();
       return;
     case qp::RelayReply::Kind::kBytes:
-      if (oldest.is_fetch)
-        std::ranges::copy(reply.bytes, relaying.fetched.bytes.begin() + reply.offset);
+      if (oldest.is_fetch) {
+        const std::span to(relaying.fetched.bytes);
+        VERBENA_ASSERT(reply.offset <= to.size() && reply.bytes.size() <= to.size() - reply.offset);
+        std::ranges::copy(reply.bytes, to.begin() + reply.offset);
+      }
       return;
     case qp::RelayReply::Kind::kValue: oldest.value = reply.value; return;
     case qp::RelayReply::Kind::kRefused: return refuse_relayed(reply.answer, responder);
@@ -222,10 +228,9 @@ RcResponder::Fetch RcResponder::fetch(const OwedAnswer& answer, std::uint32_t of
   Fetched& fetched = relaying.fetched;
   const std::uint64_t address = answer.address + offset;
   if (fetched.state == Fetched::State::kAsked) return Fetch::kLater;
-  // Parts begin with a packet, and end with one.
-  if (fetched.state == Fetched::State::kHere && address >= fetched.address &&
-      address - fetched.address < fetched.bytes.size())
-    return Fetch::kHere;
+  // Parts begin with a packet, and end with one; but what was fetched may be for a READ of which
+  // the peer now asks for more, or for another one.
+  if (fetched.has(answer, offset, next_bytes(answer))) return Fetch::kHere;
   const std::uint32_t length = std::min(kFetchMax, answer.length - offset);
   const qp::RelayPiece piece{.shared_queue = answer.shared_queue,
                              .kind = qp::OpKind::kRead,
@@ -238,6 +243,8 @@ RcResponder::Fetch RcResponder::fetch(const OwedAnswer& answer, std::uint32_t of
     case qp::Relay::Sent::kSent: break;
   }
   fetched.state = Fetched::State::kAsked;
+  fetched.shared_queue = answer.shared_queue;
+  fetched.key = answer.key;
   fetched.address = address;
   fetched.bytes.resize(length);
   relaying.passed.push_back(
@@ -248,6 +255,7 @@ RcResponder::Fetch RcResponder::fetch(const OwedAnswer& answer, std::uint32_t of
 bool RcResponder::copy_fetched(const OwedAnswer& answer, std::uint32_t offset,
                                std::span<std::byte> to) const {
   const Fetched& fetched = relaying_->fetched;
+  if (!fetched.has(answer, offset, to.size())) return false;
   const std::uint64_t from = answer.address + offset - fetched.address;
   std::ranges::copy(std::span(fetched.bytes).subspan(from, to.size()), to.begin());
   return true;

@@ -23,7 +23,8 @@ constexpr Code answer_code(bool is_first, bool is_last) {
 
 bool RcResponder::serve(qp::Responder& responder, qp::Budget& budget, const Now& now) {
   if (gap_at_ != Instant::never() && now >= gap_at_) name_gaps(now);
-  if (relaying_) take_relayed(responder, now);
+  if (relaying_) take_relayed(responder, budget, now);
+  const bool has_replies = is_relaying() && budget.spent();
   if (!responder.is_receiving()) {
     answers_.clear();
     gaps_.clear();
@@ -31,6 +32,11 @@ bool RcResponder::serve(qp::Responder& responder, qp::Budget& budget, const Now&
     // A queue pair in the error state says nothing more but what brought it there.
     if (refusal_ && refusal_->kind() == wire::AethKind::kRnrNak) refusal_.reset();
   }
+  return send_due(responder, budget) || has_replies;
+}
+
+// True: there is more.
+bool RcResponder::send_due(qp::Responder& responder, qp::Budget& budget) {
   switch (send_answers(responder, budget)) {
     case Progress::kMore: return true;
     case Progress::kWaits: return false;
@@ -69,11 +75,18 @@ RcResponder::Progress RcResponder::send_answers(qp::Responder& responder, qp::Bu
       case Wire::Sent::kSent:
         if (++answer.done != answer.packets) break;
         answers_.pop();
-        if (relaying_) relaying_->fetched.state = Fetched::State::kNone;
+        // The next READ sees what is there by then. What is asked for is not for this one.
+        if (relaying_ && relaying_->fetched.state == Fetched::State::kHere)
+          relaying_->fetched.state = Fetched::State::kNone;
         break;
     }
   }
   return Progress::kDone;
+}
+
+// Of the next packet of a READ's answer.
+std::uint32_t RcResponder::next_bytes(const OwedAnswer& answer) const {
+  return std::min(settings_.path_mtu, answer.length - answer.done * settings_.path_mtu);
 }
 
 // The next packet of one answer. When the memory is gone meanwhile, a NAK at its place, and the
@@ -93,7 +106,7 @@ Wire::Sent RcResponder::send_answer(OwedAnswer& answer, qp::Responder& responder
   }
   packet.head.opcode = Opcode::of(service_of(settings_), answer_code(is_first, is_last));
   const std::uint32_t offset = answer.done * settings_.path_mtu;
-  packet.payload_bytes = std::min(settings_.path_mtu, answer.length - offset);
+  packet.payload_bytes = next_bytes(answer);
   std::optional<qp::Refusal> refused;
   const bool is_elsewhere = answer.length != 0 && responder.must_choose() &&
                             responder.relay_for(answer.shared_queue) != nullptr;

@@ -99,7 +99,9 @@ class TestRelay final : public qp::Relay, qp::Responder::Owner {
   }
   void execute() {
     const Piece& front = pieces_.front();
-    Result<void, qp::Refusal> done = responder_.choose(front.piece.shared_queue);
+    Result<void, qp::Refusal> done = front.piece.kind == qp::OpKind::kRead
+                                         ? responder_.choose_domain(front.piece.shared_queue)
+                                         : responder_.choose(front.piece.shared_queue);
     if (done) done = execute(front.piece, front.bytes);
     if (!done) return refuse_with(qp::answer_of(done.error()));
     replies_.push_back({});
