@@ -39,6 +39,8 @@ RingRelay::RingRelay(Conduit conduit)
       responses_(conduit_.response_reader()) {}
 
 bool RingRelay::send(const qp::RelayPiece& piece) {
+  // It may take requests and answer none: what we keep of them has an end, too.
+  if (pending_.size() >= kRequestUnits) return false;
   const auto length = static_cast<std::uint32_t>(piece.bytes.size());
   const std::uint32_t units = length <= kInlineMax ? 1 : units_for(length);
   auto* record = reinterpret_cast<RequestRecord*>(requests_.reserve(units));
@@ -93,7 +95,8 @@ std::optional<qp::RelayReply> RingRelay::reply_by_record() {
   qp::RelayReply reply;
   switch (static_cast<ResponseKind>(record.head.kind)) {
     case ResponseKind::kData:
-      if (asked.kind != qp::OpKind::kRead || record.offset != received_ ||
+      if (asked.kind != qp::OpKind::kRead || record.piece_length == 0 ||
+          record.offset != received_ ||
           record.piece_length > std::min<std::size_t>(room, kPieceMax) ||
           record.piece_length > asked.length - received_) {
         return broken();

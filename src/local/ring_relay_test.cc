@@ -16,14 +16,16 @@ namespace verbena::local {
 namespace {
 
 constexpr std::uint32_t kQueue = 0x8123;
+constexpr std::uint32_t kSecondQueue = 0x8124;
 
 class Domain final : public qp::SharedQueues {
  public:
   Result<qp::SharedQueue, qp::Reason> find(std::uint32_t number) override {
-    if (number != kQueue) return refuse(qp::Reason::kNoSharedQueue);
-    return found;
+    if (number != kQueue && number != kSecondQueue) return refuse(qp::Reason::kNoSharedQueue);
+    return number == kQueue ? found : second;
   }
   qp::SharedQueue found;
+  qp::SharedQueue second;
 };
 
 // The process that has the queue.
@@ -36,6 +38,7 @@ class Owner : qp::Responder::Owner {
                                      memory::kRemoteRead | memory::kRemoteAtomic,
                            .extents = {{memory.data(), memory.size()}}});
     domain.found = {&queue, &completions, PdId{1}};
+    domain.second = {&second_queue, &completions, PdId{1}};
     qp::QpAttributes attributes;
     attributes.state = qp::QpState::kReadyToReceive;
     attributes.access = memory::kRemoteWrite | memory::kRemoteRead | memory::kRemoteAtomic;
@@ -67,6 +70,7 @@ class Owner : qp::Responder::Owner {
   memory::RegionTable regions{64, random, sections};
   MemoryKey region;
   queues::ReceiveQueue queue{64, 1};
+  queues::ReceiveQueue second_queue{64, 1};
   queues::CompletionQueue completions{64, nullptr};
   Domain domain;
   qp::Responder responder{{.type = qp::QpType::kRc,
@@ -210,6 +214,21 @@ TEST_F(RelayInRing, AReadMayComeAmidAMessage) {
   EXPECT_EQ(owner.poll().size(), 1u);
 }
 
+TEST_F(RelayInRing, ThatReadMayNameAnotherQueue) {
+  owner.post(0, 2000);
+  ASSERT_TRUE(relay->send(piece(qp::OpKind::kSend, 0, 1000, 2000)));
+  auto read = piece(qp::OpKind::kRead, 0, 0, 0);
+  read.shared_queue = kSecondQueue;
+  read.length = 1000;
+  ASSERT_TRUE(relay->send(read));
+  ASSERT_TRUE(relay->send(piece(qp::OpKind::kSend, 1000, 1000, 2000)));
+  EXPECT_EQ(next(), Kind::kDone);
+  EXPECT_EQ(next(), Kind::kBytes);
+  EXPECT_EQ(next(), Kind::kDone);
+  EXPECT_EQ(next(), Kind::kDone);
+  EXPECT_EQ(owner.poll().size(), 1u);
+}
+
 TEST_F(RelayInRing, AtomicsBringTheValueBefore) {
   const std::uint64_t before = 41;
   std::memcpy(owner.memory.data(), &before, sizeof before);
@@ -284,6 +303,35 @@ TEST_P(HostileOwner, SaysNothingThatWasNotAsked) {
     ASSERT_EQ(relay.outstanding(), waiting.size());
     ASSERT_LE(answered, asked);
   }
+}
+
+// It could say so for ever.
+TEST(HostileOwnerOfAQueue, SaysNothingInManyWords) {
+  SharedConduit made = make_conduit(3);
+  RingWriter responses = made.first.response_writer();
+  RingRelay relay(std::move(made.second));
+  ASSERT_TRUE(relay.send({.shared_queue = kQueue, .kind = qp::OpKind::kRead, .length = 10}));
+  auto* const record = reinterpret_cast<ResponseRecord*>(responses.reserve(1));
+  ASSERT_TRUE(record);
+  record->index = record->offset = record->piece_length = 0;
+  responses.publish(1, static_cast<std::uint8_t>(ResponseKind::kData), 0);
+  EXPECT_FALSE(relay.reply());
+  EXPECT_TRUE(relay.is_over());
+}
+
+TEST(HostileOwnerOfAQueue, TakesRequestsAndAnswersNone) {
+  SharedConduit made = make_conduit(3);
+  RingReader requests = made.first.request_reader();
+  RingRelay relay(std::move(made.second));
+  for (unsigned i = 0; i < 3 * kRequestUnits; ++i) {
+    static_cast<void>(relay.send({.shared_queue = kQueue}));
+    Unit record;
+    const std::byte* payload = nullptr;
+    std::uint32_t units = 0;
+    if (requests.peek(record, payload, units)) requests.consume(units);
+    static_cast<void>(requests.give_back());
+  }
+  EXPECT_EQ(relay.outstanding(), kRequestUnits);
 }
 
 INSTANTIATE_TEST_SUITE_P(Seeds, HostileOwner, testing::Range(std::uint64_t{1}, std::uint64_t{201}));

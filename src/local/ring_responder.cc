@@ -34,7 +34,8 @@ void RingResponder::close() {
 
 bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
   if (!conduit_ || broken_) return false;
-  bool stalled = !send_refusal() || (relaying_ && !take_relayed(responder));
+  bool stalled = !send_refusal() || (relaying_ && !take_relayed(responder, budget));
+  const bool has_replies = is_relaying() && budget.spent();
   while (!stalled && !broken_ && !budget.spent() && responder.is_receiving()) {
     if (reading_ && !continue_read(responder, budget)) {
       stalled = !budget.spent();
@@ -67,7 +68,7 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
   acknowledge();
   if (requests_.give_back_in_quarters()) raise(signal_, Signal::kRoom);
   return !stalled && !broken_ && responder.is_receiving() &&
-         (reading_.has_value() || requests_.has_record());
+         (has_replies || reading_.has_value() || requests_.has_record());
 }
 
 std::uint32_t RingResponder::take_small(qp::Responder& responder, std::uint32_t most,
@@ -160,7 +161,10 @@ RingResponder::Step RingResponder::execute(const Request& request, qp::Responder
       return relay(request, *to, responder);
     // What was relayed is answered first.
     if (is_relaying()) return wait_with(request);
-    if (auto chosen = responder.choose(record.shared_queue); !chosen)
+    // What a target fetches may come amid a message for another queue.
+    if (auto chosen = request.is_fetch() ? responder.choose_domain(record.shared_queue)
+                                         : responder.choose(record.shared_queue);
+        !chosen)
       return refuse_request(request, chosen.error(), responder);
   }
   switch (static_cast<RequestKind>(record.head.kind)) {

@@ -103,7 +103,7 @@ class RingResponder {
   Step relay(const Request& request, qp::Relay& to, qp::Responder& responder);
   Step wait_with(const Request& request);
   Step refuse_lent(const Request& request);
-  bool take_relayed(qp::Responder& responder);
+  bool take_relayed(qp::Responder& responder, qp::Budget& budget);
   bool answer_relayed(const qp::RelayReply& reply, qp::Responder& responder);
   bool fetch_lent(const Request& request, std::uint32_t length);
 

@@ -97,13 +97,15 @@ RingResponder::Step RingResponder::refuse_lent(const Request& request) {
   return refuse_source(request);
 }
 
-// False: the response ring has no room.
-bool RingResponder::take_relayed(qp::Responder& responder) {
+// False: the response ring has no room. Not more than fits the turn: that process may write answers
+// as fast as they are taken.
+bool RingResponder::take_relayed(qp::Responder& responder, qp::Budget& budget) {
   Relaying& relaying = *relaying_;
-  while (!relaying.pieces.empty() && responder.is_receiving()) {
+  while (!relaying.pieces.empty() && responder.is_receiving() && !budget.spent()) {
     const auto reply = relaying.to->reply();
     if (!reply) return true;
     if (!answer_relayed(*reply, responder)) return false;
+    budget.take(reply->bytes.size());
     relaying.to->take_reply();
   }
   return true;

@@ -20,18 +20,20 @@ void TargetRelay::Way::leave() {
   ring_bell();
 }
 
-// Null: it is asked for.
+// Null: it is asked for. One that has not answered everything stays, even if it is over by now:
+// whether it is, the other process writes, at any time.
 TargetRelay::Way* TargetRelay::way_to(const qp::RelayPiece& piece) {
   const SlotNumber slot = QpNum{piece.shared_queue}.slot();
   if (const auto found = ways_.find(slot); found != ways_.end()) {
     Way& way = found->second;
-    if (way.state != Way::State::kOpen || !way.is_over()) return &way;
+    if (&way == busy_ || way.state != Way::State::kOpen || !way.is_over()) return &way;
     way.leave();
     ways_.erase(found);
   }
-  ways_.try_emplace(slot);
-  if (!links_.find_relay(target_, QpNum{piece.shared_queue})) has_nobody(slot);
-  return nullptr;
+  Way& way = ways_[slot];
+  if (links_.find_relay(target_, QpNum{piece.shared_queue})) return nullptr;
+  way.state = Way::State::kNowhere;
+  return &way;
 }
 
 // -- pieces -------------------------------------------------------------------------------------
@@ -62,13 +64,16 @@ std::uint32_t TargetRelay::outstanding() const { return busy_ ? busy_->ring->out
 
 std::optional<qp::RelayReply> TargetRelay::reply() {
   if (!busy_) return std::nullopt;
-  if (auto reply = busy_->ring->reply()) return reply;
-  if (!busy_->is_over()) return std::nullopt;
+  if (!is_ending_) {
+    if (auto reply = busy_->ring->reply()) return reply;
+    if (!busy_->is_over()) return std::nullopt;
+    is_ending_ = true;
+  }
   return qp::RelayReply{.kind = qp::RelayReply::Kind::kRefused, .answer = qp::Answer::kOperation};
 }
 
 void TargetRelay::take_reply() {
-  if (busy_->ring->reply()) {
+  if (!std::exchange(is_ending_, false)) {
     busy_->ring->take_reply();
     if (busy_->ring->outstanding() == 0) busy_ = nullptr;
     return;
@@ -124,6 +129,7 @@ void TargetRelay::close() {
     if (way.ring) way.leave();
   ways_.clear();
   busy_ = nullptr;
+  is_ending_ = false;
 }
 
 }  // namespace verbena::nic

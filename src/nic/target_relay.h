@@ -63,6 +63,7 @@ class TargetRelay final : public qp::Relay {
   const QpNum target_;
   std::map<SlotNumber, Way> ways_;
   Way* busy_ = nullptr;              // it has not answered everything
+  bool is_ending_ = false;           // said so of it, whatever it writes now
   std::uint32_t message_queue_ = 0;  // of the message in progress
 };
 
