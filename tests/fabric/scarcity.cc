@@ -5,11 +5,6 @@
 #include <new>
 
 namespace verbena::fabric {
-namespace {
-
-constexpr std::uint64_t kRefusedOneIn = 3;
-
-}  // namespace
 
 Scarcity& scarcity() {
   static Scarcity one;
@@ -18,6 +13,8 @@ Scarcity& scarcity() {
 
 // Sanitizers have operators of their own, which find more than these.
 #ifndef VERBENA_SANITIZED
+
+static constexpr std::uint64_t kRefusedOneIn = 3;
 
 static void* allocate(std::size_t bytes) {
   Scarcity& now = scarcity();
