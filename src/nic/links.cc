@@ -201,7 +201,10 @@ void Links::interfaces_changed() {
   engine_.gsi().interfaces_changed();
 }
 
-void Links::nudged() { nic_.sharing().serve_undo_requests(); }
+void Links::nudged() {
+  nic_.sharing().serve_undo_requests();
+  end_hidden_that_are_over();
+}
 
 void Links::try_offers(Instant now) {
   bool goes_on = false;
@@ -370,6 +373,8 @@ Links::Taken Links::attach(Qp& qp, Process& from, const Message& offered, local:
   const QpNum theirs{offered.from_qp};
   if (qp.relay() && offered.qp_type == half_of(qp.pair.config()))
     return attach_relay(qp, from, offered, std::move(conduit));
+  // It is asked by the conduit that it offered, and asks nothing.
+  if (qp.relayed_by()) return Taken::kNo;
   const bool fits = takes_part(qp.pair.state()) && qp.connecting != Connecting::kNot &&
                     qp.pair.attributes().destination == theirs &&
                     other_half_of(qp.pair.config()) == offered.qp_type;

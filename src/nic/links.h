@@ -123,8 +123,8 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   // Looks for the process that has this shared receive queue, of another one's domain: the target
   // hears by its relay (target_relay.h). False: not accepted.
   bool find_relay(QpNum target, QpNum queue);
-  // A hidden target is not needed any more, or none of this domain; the second one waits. False:
-  // they may be there yet.
+  // A hidden target is not needed any more, or none of this domain, where it has no other
+  // dependents; the second one waits. False: they may be there yet.
   void end_hidden_target(QpNum target);
   bool end_hidden_targets(Xrcd& of);
   // Maps a region of a peer soon. False: not accepted.
@@ -251,6 +251,8 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   void give_up_hidden(QpNum number, Process& process);
   void end_hidden_targets_of(const Link& link);
   void end_hidden_now(QpNum target);
+  void end_hidden_that_are_over();
+  bool may_have_relay(const Process& process) const;
   template <class Is>
   void end_hidden_if(Is&& is);
   void offer_datagrams(Process& to);
@@ -281,6 +283,7 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   struct Hidden {
     QpNum relayed_by;
     QpNum queue;  // that was asked for first
+    host::PeerId peer;
   };
   std::map<QpNum, Hidden> hidden_targets_;  // the control thread's
   bool keeps_files_ = true;                 // the control thread's: until descriptors run out
@@ -290,6 +293,8 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
 
   Mutex looking_lock_;
   std::vector<QpNum> looking_;  // those that went to RTR since the control thread looked
+  Mutex over_lock_;
+  std::set<QpNum> over_;  // hidden targets that are not needed any more
 
   // The way of datagrams to each slot, for senders.
   struct Way {

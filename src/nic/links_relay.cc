@@ -2,6 +2,9 @@
 // Links: the ways from an XRC target to processes whose shared receive queues its peer names. The
 // target's process asks for one; the other makes a hidden target, and offers its conduit as that of
 // any queue pair.
+#include <algorithm>
+#include <mutex>
+#include <set>
 #include <vector>
 
 #include "base/log.h"
@@ -17,6 +20,8 @@ namespace {
 
 // Far more than there are targets on a host whose processes behave.
 constexpr std::size_t kHiddenMost = 4096;
+// One process shall not keep the others from theirs, nor the program from its queue pairs.
+constexpr std::ptrdiff_t kHiddenOfPeerMost = 256;
 
 }  // namespace
 
@@ -85,12 +90,19 @@ Links::Taken Links::attach_relay(Qp& target, Process& from, const Message& offer
 
 void Links::take_want_relay(Process& from, const Message& wanted) {
   const QpNum target{wanted.from_qp};
-  const bool is_right = may_speak_for(from, target) && hidden_targets_.size() < kHiddenMost;
+  const QpNum queue{wanted.to_qp};
+  const bool is_right = may_speak_for(from, target) && may_have_relay(from);
   Qp* const made =
       is_right ? create_hidden_target(nic_, wanted.domain, wanted.to_qp, target) : nullptr;
-  if (!made) return refuse_relay(target, QpNum{wanted.to_qp}, from);
-  hidden_targets_[made->number()] = {.relayed_by = target, .queue = QpNum{wanted.to_qp}};
+  if (!made) return refuse_relay(target, queue, from);
+  hidden_targets_[made->number()] = {.relayed_by = target, .queue = queue, .peer = from.link->id()};
   offer({.qp = made->number(), .slot = target.slot()}, from);
+}
+
+bool Links::may_have_relay(const Process& process) const {
+  if (hidden_targets_.size() >= kHiddenMost) return false;
+  const auto is_its = [&](const auto& each) { return each.second.peer == process.link->id(); };
+  return std::ranges::count_if(hidden_targets_, is_its) < kHiddenOfPeerMost;
 }
 
 void Links::refuse_relay(QpNum target, QpNum queue, Process& process) {
@@ -107,12 +119,32 @@ void Links::give_up_hidden(QpNum number, Process& process) {
   end_hidden_target(number);
 }
 
+// A task would be lost where too many wait.
 void Links::end_hidden_target(QpNum target) {
-  static_cast<void>(control_->submit([this, target] { end_hidden_now(target); }));
+  {
+    const std::lock_guard guard(over_lock_);
+    over_.insert(target);
+  }
+  static_cast<void>(control_->nudge());
+}
+
+void Links::end_hidden_that_are_over() {
+  std::set<QpNum> over;
+  {
+    const std::lock_guard guard(over_lock_);
+    over.swap(over_);
+  }
+  for (const QpNum each : over)
+    end_hidden_now(each);
 }
 
 void Links::end_hidden_now(QpNum target) {
   if (hidden_targets_.erase(target) == 0) return;
+  {
+    // Its number may become another one's.
+    const std::lock_guard guard(over_lock_);
+    over_.erase(target);
+  }
   Qp* qp = nullptr;
   {
     const QpTable::Reading reading(nic_.queue_pairs());
@@ -138,8 +170,11 @@ void Links::end_hidden_if(Is&& is) {
 }
 
 bool Links::end_hidden_targets(Xrcd& of) {
-  return control_->call(
-      [this, &of] { end_hidden_if([&of](Qp& qp) { return &qp.pd() == &of.pd; }); });
+  return control_->call([this, &of] {
+    // Here none is being made, nor goes: only here the numbers can be compared.
+    if (of.pd.dependents.load() > of.pd.hidden.load()) return;
+    end_hidden_if([&of](Qp& qp) { return &qp.pd() == &of.pd; });
+  });
 }
 
 void Links::end_hidden_targets_of(const Link& link) {

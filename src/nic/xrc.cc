@@ -35,11 +35,13 @@ Result<Xrcd*, Error> open_xrcd(Context& context, const XrcOpen& how) {
 
 Result<void, Error> close_xrcd(Xrcd* xrcd) {
   Context& context = *xrcd->pd.context;
+  const bool is_usable = context.is_usable();
+  // Nobody asks for one without a queue.
+  if (is_usable && xrcd->pd.hidden.load() != 0 &&
+      !context.nic().engine()->links().end_hidden_targets(*xrcd))
+    return refuse(Error::kBusy);
   if (xrcd->pd.dependents.load() > xrcd->pd.hidden.load()) return refuse(Error::kBusy);
-  if (context.is_usable()) {
-    // Nobody asks for one without a queue.
-    if (xrcd->pd.hidden.load() != 0 && !context.nic().engine()->links().end_hidden_targets(*xrcd))
-      return refuse(Error::kBusy);
+  if (is_usable) {
     Engine* const engine = context.nic().engine();
     context.nic().xrc_domains().close(*xrcd->domain, engine ? &engine->control() : nullptr);
     context.nic().counts().domains.fetch_sub(1);
