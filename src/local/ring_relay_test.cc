@@ -17,6 +17,7 @@ namespace {
 
 constexpr std::uint32_t kQueue = 0x8123;
 constexpr std::uint32_t kSecondQueue = 0x8124;
+constexpr std::uint32_t kElsewhere = 0x9123;
 
 class Domain final : public qp::SharedQueues {
  public:
@@ -24,6 +25,7 @@ class Domain final : public qp::SharedQueues {
     if (number != kQueue && number != kSecondQueue) return refuse(qp::Reason::kNoSharedQueue);
     return number == kQueue ? found : second;
   }
+  bool is_elsewhere(std::uint32_t number) const override { return number == kElsewhere; }
   qp::SharedQueue found;
   qp::SharedQueue second;
 };
@@ -248,6 +250,30 @@ TEST_F(RelayInRing, WhoLeavesAnswersNothingMore) {
   EXPECT_FALSE(relay->is_over()) << "it has answered before";
   EXPECT_EQ(next(), Kind::kDone);
   EXPECT_TRUE(relay->is_over());
+}
+
+// A process that says ever more of one piece, as fast as it is heard.
+class Endless final : public qp::Relay {
+ public:
+  Sent send(const qp::RelayPiece&) override { return Sent::kSent; }
+  bool knows_way_to(std::uint32_t) const override { return true; }
+  std::uint32_t outstanding() const override { return 1; }
+  std::optional<qp::RelayReply> reply() override {
+    return qp::RelayReply{.kind = qp::RelayReply::Kind::kBytes};
+  }
+  void take_reply() override {}
+};
+
+TEST_F(RelayInRing, AnswersWithoutEndDoNotHoldTheTurn) {
+  Endless endless;
+  owner.responder.relay_by(&endless);
+  ASSERT_TRUE(relay->send(
+      {.shared_queue = kElsewhere, .kind = qp::OpKind::kRead, .key = owner.region, .length = 9}));
+  qp::Budget first;
+  EXPECT_FALSE(owner.ring.serve(owner.responder, first));
+  qp::Budget second;
+  EXPECT_TRUE(owner.ring.serve(owner.responder, second)) << "the rest in the next turn";
+  EXPECT_EQ(second.operations, 0u);
 }
 
 // A process that writes what it likes. Whatever it says, at most what was asked is answered, and in

@@ -283,6 +283,8 @@ TEST_F(WireRelayAsked, AnAtomicBeforeAReadDoesNotMixUpItsParts) {
   ask(wire::Code::kFetchAdd, 0, 0, relay.region);
   read(1, kLength);
   run();
+  relay.let(1);
+  run();
   relay.let(1000);
   run();
   EXPECT_EQ(relay.executed_atomics, 1u);
