@@ -259,9 +259,12 @@ class Endless final : public qp::Relay {
   bool knows_way_to(std::uint32_t) const override { return true; }
   std::uint32_t outstanding() const override { return 1; }
   std::optional<qp::RelayReply> reply() override {
-    return qp::RelayReply{.kind = qp::RelayReply::Kind::kBytes};
+    return qp::RelayReply{.kind = qp::RelayReply::Kind::kBytes, .bytes = {&byte_, 1}};
   }
   void take_reply() override {}
+
+ private:
+  const std::byte byte_{1};
 };
 
 TEST_F(RelayInRing, AnswersWithoutEndDoNotHoldTheTurn) {
