@@ -107,7 +107,7 @@ void finish_checksum(std::span<std::byte> frame, const Undone& undone) {
 Segments::Segments(std::span<std::byte> frame, const Undone& undone)
     : frame_(frame), undone_(undone), network_at_(network_of(frame)) {
   const bool is_joined = undone.joined != Undone::Joined::kNo && undone.needs_checksum &&
-                         undone.segment != 0 && network_at_ != 0;
+                         undone.segment != 0 && network_at_ != 0 && network_at_ < frame.size();
   const std::size_t network_bytes =
       is_joined && is_ipv6(frame, network_at_) ? wire::kIpv6Bytes : wire::kIpv4Bytes;
   if (is_joined && undone.transport_at >= network_at_ + network_bytes &&
