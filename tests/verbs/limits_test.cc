@@ -193,6 +193,9 @@ TEST_F(Limits, ReadsOnTheirWay) {
 
 // They count among the protection domains: a device tells no number of their own.
 TEST_F(Limits, XrcDomains) {
+#ifdef VERBENA_SANITIZED
+  GTEST_SKIP() << "with a sanitizer, so many domains take half a minute";
+#endif
   const auto close = [](ibv_xrcd* p) { EXPECT_EQ(0, ibv_close_xrcd(p)); };
   fill(told(device.max_pd), 1, [&] {
     ibv_xrcd_init_attr wanted{};
@@ -277,6 +280,9 @@ TEST_F(RawLimits, WorkQueuesInATable) {
 
 // Of flows and counters a device tells no number to programs. There is one all the same.
 TEST_F(RawLimits, Flows) {
+#ifdef VERBENA_SANITIZED
+  GTEST_SKIP() << "with a sanitizer, so many flows take half a minute";
+#endif
   const Own<ibv_qp> receiver = make_receiver();
   std::uint32_t last = 0;
   const auto make = [&] {
