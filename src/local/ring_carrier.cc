@@ -174,10 +174,16 @@ bool RingCarrier::serve(qp::Responder& responder, qp::Budget& budget, const Now&
 
 bool RingCarrier::take_small(qp::Responder& responder, qp::SendWindow& window, std::uint32_t most,
                              const Now& now) {
-  Acknowledged acknowledged{};
-  if (responder_.take_small(responder, most, acknowledged) == 0) return false;
-  const bool is_said = acknowledged.conduit != 0;
-  if (is_said) requester_.take_acknowledgement(acknowledged, window, now);
+  std::uint32_t taken = 0;
+  bool is_said = false;
+  for (; taken != most; ++taken) {
+    const auto said = responder_.next_small();
+    if (!said || !requester_.take_acknowledgement(*said, window, now)) break;
+    is_said = said->conduit != 0;
+    if (!responder_.take_small(responder)) break;
+  }
+  if (taken == 0) return false;
+  responder_.small_were_taken();
   if (!glance_) return true;
   if (responder_.is_plain()) {
     glance_->show_request(responder_.next_tag(), responder_.wanted_tag());

@@ -232,11 +232,13 @@ void RingRequester::collect(qp::SendWindow& window, qp::Budget& budget, const No
   if (executed != acknowledged_ && !responses_.has_record()) acknowledge(executed, window, now);
 }
 
-void RingRequester::take_acknowledgement(const Acknowledged& what, qp::SendWindow& window,
+bool RingRequester::take_acknowledgement(const Acknowledged& said, qp::SendWindow& window,
                                          const Now& now) {
-  if (!conduit_ || broken_ || what.conduit != static_cast<std::uint32_t>(conduit_.id())) return;
-  if (!is_after(what.executed, acknowledged_) || responses_.has_record()) return;
-  acknowledge(what.executed, window, now);
+  if (!conduit_ || broken_ || said.conduit != static_cast<std::uint32_t>(conduit_.id()))
+    return !window.has_outstanding();
+  if (responses_.has_record()) return false;
+  if (is_after(said.executed, acknowledged_)) acknowledge(said.executed, window, now);
+  return true;
 }
 
 void RingRequester::acknowledge(std::uint32_t executed, qp::SendWindow& window, const Now& now) {

@@ -46,9 +46,9 @@ class RingRequester {
   };
   bool send_at_once(const AtOnce& message);
   void collect(qp::SendWindow& window, qp::Budget& budget, const Now& now);
-  // An acknowledgement that came along with a request of the peer. What has to be looked at before
-  // it stays for collect(), as does the acknowledgement itself then.
-  void take_acknowledgement(const Acknowledged& what, qp::SendWindow& window, const Now& now);
+  // Before a request of the peer is taken that says this: what it had executed before is told of
+  // first, as on a wire. False: collect() has to look.
+  bool take_acknowledgement(const Acknowledged& said, qp::SendWindow& window, const Now& now);
   // Nothing of ours is on its way: whatever else is done now comes after all that was sent.
   bool is_idle(const qp::SendWindow& window) const {
     return sent_ == 0 && !window.has_on_its_way() &&

@@ -71,19 +71,23 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
          (has_replies || reading_.has_value() || requests_.has_record());
 }
 
-std::uint32_t RingResponder::take_small(qp::Responder& responder, std::uint32_t most,
-                                        Acknowledged& acknowledged) {
-  std::uint32_t taken = 0;
-  while (taken != most && is_plain_ && take_one(responder, acknowledged))
-    ++taken;
-  if (taken == 0) return 0;
+std::optional<Acknowledged> RingResponder::next_small() const {
+  const std::byte* const front = is_plain_ ? requests_.front() : nullptr;
+  if (!front) return std::nullopt;
+  const auto kind = static_cast<RequestKind>(front[offsetof(RecordHead, kind)]);
+  if (kind != RequestKind::kSend) return std::nullopt;
+  Acknowledged said;
+  std::memcpy(&said, front + offsetof(RequestRecord, acknowledged), sizeof said);
+  return said;
+}
+
+void RingResponder::small_were_taken() {
   used_ = true;
   acknowledge();
   if (requests_.give_back_in_quarters()) raise(signal_, Signal::kRoom);
-  return taken;
 }
 
-bool RingResponder::take_one(qp::Responder& responder, Acknowledged& acknowledged) {
+bool RingResponder::take_small(qp::Responder& responder) {
   const std::byte* const front = requests_.front();
   if (!front) return false;
   // Whoever wrote this may write on: each word is read once.
@@ -114,9 +118,6 @@ bool RingResponder::take_one(qp::Responder& responder, Acknowledged& acknowledge
       front + (length <= kInlineMax ? offsetof(RequestRecord, inline_payload) : kUnit);
   const auto done = responder.receive_small({bytes, length}, arrived);
   if (done == qp::Responder::Small::kNo) return false;
-  constexpr std::size_t kAt = offsetof(RequestRecord, acknowledged);
-  acknowledged = {read(kAt + offsetof(Acknowledged, executed)),
-                  read(kAt + offsetof(Acknowledged, conduit))};
   requests_.consume(units);
   if (done == qp::Responder::Small::kDone) {
     executed_ = index + 1;

@@ -35,11 +35,13 @@ class RingResponder {
   // Executes and acknowledges. True when there is more to do that needs no answer from the
   // requester.
   bool serve(qp::Responder& responder, qp::Budget& budget);
-  // The short way of what comes most: the next requests, as long as they are SENDs in one piece
-  // whose bytes lie in the ring, and nothing else is under way. How many were taken, up to `most`;
-  // none: serve() has to look. What came along with the last one is in `acknowledged`.
-  std::uint32_t take_small(qp::Responder& responder, std::uint32_t most,
-                           Acknowledged& acknowledged);
+  // The short way of what comes most: a SEND in one piece whose bytes lie in the ring, while
+  // nothing else is under way. What the next request says has been executed where it may be one;
+  // that is to be told of first. Then it is taken; false: serve() has to look. And after the last
+  // of several the peer is told.
+  std::optional<Acknowledged> next_small() const;
+  bool take_small(qp::Responder& responder);
+  void small_were_taken();
   // How much was executed, for a record that says so.
   Acknowledged acknowledged() const {
     return {executed_, static_cast<std::uint32_t>(conduit_.id())};
@@ -75,7 +77,6 @@ class RingResponder {
   enum class Step : std::uint8_t { kConsumed, kStalled };
   struct Request;
 
-  bool take_one(qp::Responder& responder, Acknowledged& acknowledged);
   Step execute(const Request& request, qp::Responder& responder);
   bool is_usual(const Request& request) const;
   Step execute_whole_send(const Request& request, qp::Responder& responder);
