@@ -138,6 +138,23 @@ TEST_F(Small, AnswersAreSeenWhileMessagesComeAndCome) {
   EXPECT_FALSE(a.carrier.has_other_work());
 }
 
+TEST_F(Small, AMessageThatAcknowledgesNothingWaitsForWhatWasExecutedBefore) {
+  begin();
+  receive(b);
+  receive(a);
+  ASSERT_TRUE(send(a, 3));
+  ASSERT_TRUE(take(b));
+  const Sge from = sge(b, 2);
+  ASSERT_TRUE(b.pair.post_send({.sges = {&from, 1}}).has_value());
+  b.turn(now);  // the general way says nothing
+  EXPECT_FALSE(take(a));
+  a.turn(now);
+  const auto done = a.poll();
+  ASSERT_EQ(done.size(), 2u);
+  EXPECT_EQ(done[0].kind, CompletionKind::kSend);
+  EXPECT_EQ(done[1].kind, CompletionKind::kReceive);
+}
+
 TEST_F(Small, AMessageThatIsTakenIsAUseOfTheConnection) {
   receive(b);
   b.turn(now);  // nothing came yet
