@@ -6,7 +6,7 @@ A formula over a step is computed for each round, of figures that were measured 
 its median counts. A formula over sizes (step `bw-by-size-*`) is computed of the medians of all
 sizes whose two buffers fit, with room for something else, the largest cache that a core has for
 itself. The note to it has every fall that is too deep, and what memcpy does there: where it falls
-as deep, the machine does, and not Verbena.
+at least as deep, the machine does, and not Verbena: that fall does not count.
 """
 
 import ast
@@ -94,7 +94,7 @@ def names(formula):
 
 def compute(formula, figures):
     """The formulas are the constants above: nothing from outside is evaluated."""
-    scope = {"__builtins__": {}, "max": max, "fall": worst_fall}
+    scope = {"__builtins__": {}, "max": max}
     return eval(compile(formula, "goal", "eval"), scope, dict(figures))
 
 
@@ -103,10 +103,6 @@ def falls(series):
     has (size, bandwidth) pairs. It is negative where bandwidth is gained."""
     steps = zip(series, series[1:])
     return [(1 - after / before, small, large) for (small, before), (large, after) in steps]
-
-
-def worst_fall(series):
-    return max(0.0, *(fall for fall, _, _ in falls(series)))
 
 
 def judge(results, failures, cache):
@@ -148,15 +144,15 @@ def judge_sweep(goal, results, failures, cache):
     if not set(inside) <= set(sizes):
         return None  # only some of the sizes were wanted
     (name,) = names(goal.formula)
-    series = medians(results, name, inside)
     copied = {large: fall for fall, _, large in falls(medians(results, "memcpy", inside))}
+    seen = falls(medians(results, name, inside))
     deep = [
         f"{small:,} to {large:,} bytes {0 - fall:+.0%} (memcpy {0 - copied[large]:+.0%})"
-        for fall, small, large in falls(series)
+        for fall, small, large in seen
         if fall > goal.bound
     ]
     note = "; ".join([f"sizes up to {inside[-1]:,}", *deep])
-    value = compute(goal.formula, {name: series})
+    value = max([0.0, *(fall for fall, _, large in seen if fall > copied[large])])
     return Outcome(goal, value, value, value, note)
 
 

@@ -1,14 +1,15 @@
 # SPDX-License-Identifier: MIT
 """Carries out a step: a first run of each measurement, which does not count and tells how often it
 has to be done, then rounds of all of them in turn. A round during which the machine was busy with
-something else, or changed, is thrown away, whatever it measured, and taken again, a few times."""
+something else, or changed, is thrown away, whatever it measured, and taken again, a few times. The
+rounds that are put together found the cores equally far from each other."""
 
 import statistics
 import time
 from typing import NamedTuple
 
 from . import process, quiet
-from .measurements import LIMITS, LINE, PORT, TIMES, VERBENA
+from .measurements import CMTIME_PAIR, LIMITS, LINE, PORT, TIMES, VERBENA
 from .parsers import Misread
 
 TIMEOUT = 60  # seconds for one run
@@ -76,7 +77,13 @@ def calibrate(measurement, settings):
 
 def commands(step, times, settings):
     """The clients' commands as one may type them."""
-    words = {**settings.words, PORT: "PORT", VERBENA: "verbena", LIMITS: "bench_limits"}
+    words = {
+        **settings.words,
+        PORT: "PORT",
+        VERBENA: "verbena",
+        LIMITS: "bench_limits",
+        CMTIME_PAIR: "bench/cmtime_pair",
+    }
     return {
         m.name: process.shown(
             fill(m.client, {**words, TIMES: str(times[m.name])}), dict(m.environment)
@@ -113,7 +120,8 @@ def one_round(step, times, settings):
 
 def run(step, settings):
     times = {m.name: calibrate(m, settings) for m in step.measurements}
-    kept, line_ns, disturbed = [], [], []
+    places, disturbed = [], []  # rounds, by how far the cores were from each other
+    kept = []
     until = time.monotonic() + settings.patience
     while len(kept) < settings.rounds:
         figures, probes, reasons = one_round(step, times, settings)
@@ -125,7 +133,18 @@ def run(step, settings):
                 settings.say(f"    a round does not count: {'; '.join(reasons)}")
                 quiet.await_quiet(settings.cores, 2)
                 continue
-        kept.append(figures)
-        line_ns.append(statistics.median(probes))
-    by_name = {m.name: [figures[m.name] for figures in kept] for m in step.measurements}
-    return StepResult(by_name, commands(step, times, settings), line_ns, tuple(disturbed))
+        line_ns = statistics.median(probes)
+        kept = place_of(line_ns, places)
+        kept.append((figures, line_ns))
+    by_name = {m.name: [figures[m.name] for figures, _ in kept] for m in step.measurements}
+    lines = [line_ns for _, line_ns in kept]
+    return StepResult(by_name, commands(step, times, settings), lines, tuple(disturbed))
+
+
+def place_of(line_ns, places):
+    """The rounds that may be put together with one of which a cache line took so long."""
+    for rounds in places:
+        if not moved([line_ns, *(other for _, other in rounds)]):
+            return rounds
+    places.append([])
+    return places[-1]
