@@ -142,6 +142,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--library", dest="folder", default=os.environ.get("VERBENA_LIBRARY"))
     parser.add_argument("--device", help="default: the first one")
+    parser.add_argument("--verbose", action="store_true", help="tell what passes, too")
     parser.add_argument("--gid", default="0")
     library.add_mode(parser)
     parser.add_argument("--only", metavar="REGEX", help="run only the tests whose name matches")
@@ -224,7 +225,8 @@ def run_all(report, options, variables, page_and_mode):
             elif outcome == "ok":
                 report.passed += 1
                 page.note(mode, name, None)
-                print(f"ok   {name}", flush=True)
+                if options.verbose:
+                    print(f"ok   {name}", flush=True)
             else:
                 report.failed.append(name)
                 print(f"FAIL {name}\n{text}", flush=True)
