@@ -2,12 +2,14 @@
 # The vocabulary of the build files.
 #
 #   verbena_layer(NAME base DEPENDS ... [LIBRARIES ...] [EXCLUDE ...]
-#                 [TEST_DEPENDS ...] [TEST_LIBRARIES ...] [LABELS unit] [TIMEOUT 120])
+#                 [TEST_DEPENDS ...] [TEST_LIBRARIES ...] [FUZZ_LIBRARIES ...] [LABELS unit]
+#                 [TIMEOUT 120])
 #     A folder of src/. Makes the static library verbena_<name> of its *.cc, and the test
 #     <name>_test of its *_test.cc. DEPENDS names other folders and is held against
 #     cmake/layers.txt. Left out of the library: main.cc, *_test.cc, *_fuzz.cc, and what EXCLUDE
-#     names. Every *_fuzz.cc is a fuzzer, as below, which may use what the test may.
-#   verbena_fuzzer(SOURCE rings_fuzz.cc DEPENDS local)
+#     names. Every other *_fuzz.cc is a fuzzer, as below, which may use what the test may.
+#   verbena_fuzzer(SOURCE rings_fuzz.cc DEPENDS local [PARTS rings.cc] [LIBRARIES ...])
+#     PARTS: of a layer that cannot be linked as a whole.
 #     In the fuzz preset a fuzzer of its own name (scripts/fuzz). Where tests are built the test
 #     rings_fuzz_replay, which gives it the inputs of rings_fuzz.corpus, without libFuzzer.
 #   verbena_program(NAME verbena LAYER cli [MAIN main.cc])
@@ -85,9 +87,7 @@ set(verbena_test_environment
   "ASAN_OPTIONS=detect_leaks=1:detect_stack_use_after_return=1:strict_string_checks=1"
   "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
   "TSAN_OPTIONS=halt_on_error=1:second_deadlock_stack=1")
-if(EXISTS "${CMAKE_SOURCE_DIR}/scripts/tsan.supp")
-  string(APPEND verbena_test_environment ":suppressions=${CMAKE_SOURCE_DIR}/scripts/tsan.supp")
-endif()
+string(APPEND verbena_test_environment ":suppressions=${CMAKE_SOURCE_DIR}/scripts/tsan.supp")
 
 function(verbena_set_test_properties name labels timeout)
   if(NOT labels)
@@ -156,7 +156,7 @@ endfunction()
 
 function(verbena_layer)
   cmake_parse_arguments(ARG "" "NAME;TIMEOUT"
-    "DEPENDS;LIBRARIES;EXCLUDE;TEST_DEPENDS;TEST_LIBRARIES;LABELS" ${ARGN})
+    "DEPENDS;LIBRARIES;EXCLUDE;TEST_DEPENDS;TEST_LIBRARIES;FUZZ_LIBRARIES;LABELS" ${ARGN})
   foreach(dependency IN LISTS ARG_DEPENDS ARG_TEST_DEPENDS)
     verbena_check_layer(${ARG_NAME} ${dependency})
   endforeach()
@@ -171,6 +171,9 @@ function(verbena_layer)
   list(FILTER tests INCLUDE REGEX "_test\\.cc$")
   set(fuzzers ${all})
   list(FILTER fuzzers INCLUDE REGEX "_fuzz\\.cc$")
+  if(ARG_EXCLUDE)
+    list(REMOVE_ITEM fuzzers ${ARG_EXCLUDE})
+  endif()
 
   set(target verbena_${ARG_NAME})
   list(TRANSFORM ARG_DEPENDS PREPEND verbena_)
@@ -188,26 +191,27 @@ function(verbena_layer)
       LIBRARIES ${ARG_TEST_LIBRARIES} LABELS ${ARG_LABELS} TIMEOUT ${ARG_TIMEOUT})
   endif()
   foreach(source IN LISTS fuzzers)
-    verbena_fuzzer(SOURCE ${source} DEPENDS ${ARG_NAME} ${ARG_TEST_DEPENDS})
+    verbena_fuzzer(SOURCE ${source} DEPENDS ${ARG_NAME} ${ARG_TEST_DEPENDS}
+      LIBRARIES ${ARG_FUZZ_LIBRARIES})
   endforeach()
 endfunction()
 
 function(verbena_fuzzer)
-  cmake_parse_arguments(ARG "" "SOURCE" "DEPENDS" ${ARGN})
+  cmake_parse_arguments(ARG "" "SOURCE" "DEPENDS;PARTS;LIBRARIES" ${ARGN})
   get_filename_component(name "${ARG_SOURCE}" NAME_WE)
   set(corpus "${CMAKE_CURRENT_SOURCE_DIR}/${name}.corpus")
   if(VERBENA_TESTS)
-    verbena_test(NAME ${name}_replay DEPENDS ${ARG_DEPENDS} TIMEOUT 300
-      SOURCES ${ARG_SOURCE} "${CMAKE_SOURCE_DIR}/tests/fuzz/replay.cc")
+    verbena_test(NAME ${name}_replay DEPENDS ${ARG_DEPENDS} LIBRARIES ${ARG_LIBRARIES} TIMEOUT 300
+      SOURCES ${ARG_SOURCE} ${ARG_PARTS} "${CMAKE_SOURCE_DIR}/tests/fuzz/replay.cc")
     target_compile_definitions(${name}_replay PRIVATE VERBENA_CORPUS="${corpus}")
   endif()
   if(VERBENA_FUZZ)
     list(TRANSFORM ARG_DEPENDS PREPEND verbena_)
-    add_executable(${name} ${ARG_SOURCE})
+    add_executable(${name} ${ARG_SOURCE} ${ARG_PARTS})
     set_target_properties(${name} PROPERTIES
       RUNTIME_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/bin/fuzz")
     target_link_libraries(${name} PRIVATE
-      verbena_flags ${ARG_DEPENDS} GTest::gtest)
+      verbena_flags ${ARG_DEPENDS} ${ARG_LIBRARIES} GTest::gtest)
     target_link_options(${name} PRIVATE -fsanitize=fuzzer)
     # A few seconds show that the fuzzer still runs; scripts/test --long gives it minutes.
     add_test(NAME ${name} COMMAND "${CMAKE_SOURCE_DIR}/scripts/fuzz" --built ${name})

@@ -19,12 +19,13 @@
 #include <fstream>
 #include <utility>
 
+#include "cli/system_text.h"
+
 namespace verbena::cli {
 namespace {
 
 constexpr long kLookNanoseconds = 2'000'000;  // between two looks at a child
 constexpr std::size_t kOutputMax = 1 << 20;
-constexpr unsigned kTcpListen = 0x0A;  // in /proc/net/tcp
 
 // In the child: nothing but system calls.
 [[noreturn]] void become(char** words, int output, const std::vector<int>& inherited,
@@ -51,13 +52,7 @@ bool has_listener(const char* table, unsigned port) {
   std::ifstream file(table);
   std::string line;
   while (std::getline(file, line)) {
-    unsigned local = 0;
-    unsigned state = 0;
-    if (std::sscanf(line.c_str(), "%*d: %*[0-9A-Fa-f]:%x %*[0-9A-Fa-f]:%*x %x", &local, &state) ==
-            2 &&
-        local == port && state == kTcpListen) {
-      return true;
-    }
+    if (is_listener(line, port)) return true;
   }
   return false;
 }

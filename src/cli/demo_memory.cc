@@ -2,10 +2,12 @@
 // How much data the demo can make up without hurting anybody.
 #include <algorithm>
 #include <fstream>
+#include <iterator>
 #include <limits>
 #include <string>
 
 #include "cli/demo_parts.h"
+#include "cli/system_text.h"
 
 namespace verbena::cli {
 namespace {
@@ -20,30 +22,17 @@ std::uint64_t number_in_file(const std::string& path, std::uint64_t otherwise) {
   return file >> number ? number : otherwise;
 }
 
-std::uint64_t kibibytes_in_meminfo(std::string_view name) {
-  std::ifstream file("/proc/meminfo");
-  std::string word;
-  std::uint64_t number = 0;
-  while (file >> word) {
-    if (word == name && file >> number) return number;
-  }
-  return 0;
-}
-
-// Where the control group of this process is mounted (cgroup v2), in a container its root.
-std::string control_group() {
-  std::ifstream file("/proc/self/cgroup");
-  for (std::string line; std::getline(file, line);) {
-    if (line.starts_with("0::")) return "/sys/fs/cgroup" + line.substr(3);
-  }
-  return "/sys/fs/cgroup";
+std::string text_of(const char* path) {
+  std::ifstream file(path);
+  return {std::istreambuf_iterator<char>(file), {}};
 }
 
 }  // namespace
 
 std::uint64_t available_memory() {
-  const std::uint64_t machine = kibibytes_in_meminfo("MemAvailable:") * 1024;
-  const std::string group = control_group();
+  const std::uint64_t machine = kibibytes_of("MemAvailable:", text_of("/proc/meminfo")) * 1024;
+  // Where the control group of this process is mounted (cgroup v2), in a container its root.
+  const std::string group = "/sys/fs/cgroup" + control_group_in(text_of("/proc/self/cgroup"));
   constexpr std::uint64_t kNoLimit = std::numeric_limits<std::uint64_t>::max();
   const std::uint64_t most = number_in_file(group + "/memory.max", kNoLimit);
   const std::uint64_t used = number_in_file(group + "/memory.current", 0);

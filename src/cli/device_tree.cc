@@ -7,10 +7,10 @@
 #include <cstdlib>
 #include <fstream>
 
+#include "cli/system_text.h"
+
 namespace verbena::cli {
 namespace {
-
-constexpr unsigned kCpusMax = 8192;  // what the kernel can be built for
 
 // Writes the entries of one folder.
 class Folder {
@@ -137,26 +137,6 @@ std::string read_line(const std::string& path) {
 }
 
 }  // namespace
-
-std::string cpu_mask(const std::string& list) {
-  std::vector<std::uint32_t> words(1);
-  const char* next = list.c_str();
-  while (*next >= '0' && *next <= '9') {
-    char* end = nullptr;
-    const unsigned long first = std::strtoul(next, &end, 10);
-    unsigned long last = first;
-    if (*end == '-') last = std::strtoul(end + 1, &end, 10);
-    for (unsigned long cpu = first; cpu <= last && cpu < kCpusMax; ++cpu) {
-      if (cpu / 32 >= words.size()) words.resize(cpu / 32 + 1);
-      words[cpu / 32] |= std::uint32_t{1} << cpu % 32;
-    }
-    next = *end == ',' ? end + 1 : end;
-  }
-  std::string mask = fmt::format("{:x}", words.back());
-  for (std::size_t i = words.size() - 1; i > 0; --i)
-    mask += fmt::format(",{:08x}", words[i - 1]);
-  return mask;
-}
 
 Locality locality_of(const std::string& interface) {
   Locality near;

@@ -37,9 +37,6 @@ struct Locality {
 // What the kernel says of the hardware below `interface`; all processors where it says nothing.
 Locality locality_of(const std::string& interface);
 
-// The mask for a list as the kernel writes it ("0-3,8" is "10f").
-std::string cpu_mask(const std::string& list);
-
 // A GID, a GUID as sysfs spells them.
 std::string spell_gid(const Gid& gid);
 std::string spell_guid(std::uint64_t guid);

@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <map>
 
+#include "cli/system_text.h"
+
 namespace verbena::cli {
 namespace {
 

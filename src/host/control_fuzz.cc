@@ -43,7 +43,9 @@ class Victim final : public ControlEvents {
       VERBENA_ASSERT(tries < 100'000);
       std::this_thread::sleep_for(std::chrono::microseconds(20));
     }
-    VERBENA_ASSERT(control_->call([] {}));
+    // One that gives no answer in time may have been kept from the processor.
+    for (int tries = 0; !control_->call([] {}); ++tries)
+      VERBENA_ASSERT(tries < 10);
   }
 
  private:

@@ -2,8 +2,10 @@
 // What a hostile process of the same user can send to a control thread, byte by byte.
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <poll.h>
 #include <sys/mman.h>
 #include <sys/un.h>
+#include <unistd.h>
 
 #include <cstring>
 
@@ -152,6 +154,21 @@ TEST_F(ControlHostile, ClosesSurplusDescriptors) {
   shake_hands(another);
   another.send(frame(FrameType::kMessage), {page_fd(), page_fd()});
   EXPECT_EQ(another.refusal(), RefuseReason::kMalformed);
+}
+
+// It looks like the end of the link, and the system hands over what it brings all the same.
+TEST_F(ControlHostile, ClosesDescriptorsThatNothingComesWith) {
+  int ends[2];
+  ASSERT_EQ(pipe2(ends, O_CLOEXEC), 0);
+  const UniqueFd reader(ends[0]);
+  UniqueFd writer(ends[1]);
+  Raw raw(address());
+  ASSERT_TRUE(raw.send({}, {writer.get()}));
+  writer.reset();
+  EXPECT_EQ(raw.refusal(), std::nullopt);
+  constexpr int kMilliseconds = 20'000;
+  pollfd end{.fd = reader.get(), .events = POLLIN, .revents = 0};
+  EXPECT_EQ(poll(&end, 1, kMilliseconds), 1) << "somebody holds the other end";
 }
 
 TEST_F(ControlHostile, EndsALinkThatBreaksTheRules) {

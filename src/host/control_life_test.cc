@@ -42,7 +42,7 @@ TEST(ControlLife, SeesAPeerKilled) {
 }
 
 TEST(ControlLife, HearsTheLastWordsOfAPeer) {
-  Child child([](Node& node, Pipe&) {
+  Child child([](Node& node, Pipe& pipe) {
     // Dies with something of the other's unread, which resets the connection.
     auto react = [&](PeerId from, const std::string&) {
       const std::string text = "last words";
@@ -50,8 +50,10 @@ TEST(ControlLife, HearsTheLastWordsOfAPeer) {
       raise(SIGKILL);
     };
     node.with([&] { return node.on_message = react, 0; });
+    pipe.give('r');
     eventually([] { return false; });
   });
+  EXPECT_EQ(child.pipe.take<char>(), 'r');
   Node node;
   const auto id = node.reach(child.slot);
   ASSERT_TRUE(id);
@@ -63,6 +65,35 @@ TEST(ControlLife, HearsTheLastWordsOfAPeer) {
   });
   EXPECT_TRUE(hears_of_death(node));
   EXPECT_TRUE(node.received("last words"));
+}
+
+// Without a descriptor table of its own, a process sends what tells of its end. That is ready
+// together with what it sent, which is more than one turn takes.
+TEST(ControlLife, HearsAllThatADeadPeerSaid) {
+  constexpr int kMessages = 100;
+  ControlOptions options = test_options();
+  options.own_table = false;
+  Child child(
+      [](Node& node, Pipe& pipe) {
+        EXPECT_TRUE(eventually([&] { return node.count_up() == 1; }));
+        pipe.take<char>();
+        for (int i = 0; i < kMessages; ++i)
+          EXPECT_TRUE(node.send(node.peer(0).id(), std::to_string(i)));
+        pipe.give('s');
+        pipe.take<char>();
+      },
+      options);
+  Node node(options);
+  ASSERT_TRUE(node.reach(child.slot));
+  std::atomic<bool> is_dead = false;
+  ASSERT_TRUE(node.control->submit([&] { eventually([&] { return is_dead.load(); }); }));
+  child.pipe.give('g');
+  EXPECT_EQ(child.pipe.take<char>(), 's');
+  child.kill_now();
+  is_dead = true;
+  EXPECT_TRUE(hears_of_death(node));
+  for (int i = 0; i < kMessages; ++i)
+    EXPECT_TRUE(node.received(std::to_string(i))) << i;
 }
 
 TEST(ControlLife, SeesAPeerKilledWhoseChildrenLive) {

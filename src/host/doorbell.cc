@@ -30,9 +30,11 @@ void Doorbell::sleep(std::optional<Duration> timeout) {
   awake();
 }
 
-void Doorbell::nap(Duration timeout) {
-  futex_wait(page_.sleep_state, kNapping, FutexScope::kShared, timeout);
+bool Doorbell::nap(NapKind how, Duration timeout) {
+  futex_wait(page_.sleep_state, static_cast<std::uint32_t>(how), FutexScope::kShared, timeout);
+  const bool is_ended = page_.sleep_state.load(std::memory_order_relaxed) == kAwake;
   awake();
+  return is_ended;
 }
 
 }  // namespace verbena::host

@@ -12,12 +12,14 @@
 //     looks again        at its messages and at any_ready(); if there are: awake(), and to work
 //     sleep(timeout)     until somebody wakes it or the time is over: awake then, and must look
 // An owner that leaves its work to pollers naps instead, in the same way, with prepare_nap() and
-// nap(): publishers let it, and wake() ends it.
+// nap(): publishers let it, and wake() ends it. So does nudge(), of a peer that has waited for
+// long, unless the owner naps on: it was nudged, and saw its pollers at work.
+//
 // Each side stores, fences, then loads what the other stored (Dekker; the publisher's fence of
 // notify() is made by the owner where both can, far_fence.h), so at least one of the two sees the
-// other: either the owner finds the message, or the publisher finds the owner asleep. The
-// bits work the same way: ring() fences before it finds a bit set already, so whoever takes that
-// bit later sees the message too.
+// other: either the owner finds the message, or the publisher finds the owner asleep. The bits work
+// the same way: ring() fences before it finds a bit set already, so whoever takes that bit later
+// sees the message too.
 //
 // A publisher may be killed or stopped anywhere. So it never skips a level that another one is
 // about to set (it always looks at the summary, even when the bit was set), and the state returns
@@ -77,6 +79,9 @@ class Doorbell {
   }
   // Wakes the owner whatever the state says.
   void wake();
+  void nudge() {
+    if (page_.sleep_state.load(std::memory_order_relaxed) != kNappingOn) wake();
+  }
 
   // The owner
   // -----------------------------------------------------------------------------------------------
@@ -116,9 +121,12 @@ class Doorbell {
   void sleep(std::optional<Duration> timeout);
   // With a full fence, so that whoever stores something and then finds is_napping() false is seen
   // by a look in between.
-  void prepare_nap() { page_.sleep_state.exchange(kNapping, std::memory_order_seq_cst); }
-  // As sleep(), but only wake() ends it.
-  void nap(Duration timeout);
+  enum class NapKind : std::uint32_t { kUsual = 2, kOn = 3 };
+  void prepare_nap(NapKind how) {
+    page_.sleep_state.exchange(static_cast<std::uint32_t>(how), std::memory_order_seq_cst);
+  }
+  // As sleep(), but only wake() and nudge() end it. Whether they did.
+  bool nap(NapKind how, Duration timeout);
   void awake() { page_.sleep_state.store(kAwake, std::memory_order_relaxed); }
   // After turning it off the owner looks at all its conduits once more: a publisher that still read
   // "on" has stored its message before.
@@ -127,12 +135,15 @@ class Doorbell {
     fence_for_publishers();
   }
   bool is_asleep() const { return page_.sleep_state.load(std::memory_order_relaxed) == kAsleep; }
-  bool is_napping() const { return page_.sleep_state.load(std::memory_order_seq_cst) == kNapping; }
+  bool is_napping() const {
+    return page_.sleep_state.load(std::memory_order_seq_cst) >=
+           static_cast<std::uint32_t>(NapKind::kUsual);
+  }
 
  private:
   static constexpr std::uint32_t kAwake = 0;
   static constexpr std::uint32_t kAsleep = 1;
-  static constexpr std::uint32_t kNapping = 2;
+  static constexpr auto kNappingOn = static_cast<std::uint32_t>(NapKind::kOn);
 
   void fence_for_publishers() {
     if (page_.fences_far.load(std::memory_order_relaxed) != 0) {

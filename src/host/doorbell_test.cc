@@ -95,28 +95,48 @@ TEST(Doorbell, DoesNotSleepWhenWokenBefore) {
   EXPECT_LT(now() - before, Duration::seconds(50));
 }
 
+using NapKind = Doorbell::NapKind;
+
 TEST(Doorbell, NapsWhateverIsPublished) {
-  Bell bell;
-  bell.doorbell.prepare_nap();
-  EXPECT_TRUE(bell.doorbell.is_napping());
-  EXPECT_FALSE(bell.doorbell.is_asleep());
-  bell.doorbell.ring_and_wake(5);
-  bell.doorbell.notify(6);
-  bell.doorbell.wake_if_asleep();
-  EXPECT_TRUE(bell.doorbell.is_napping());
-  const Instant before = now();
-  bell.doorbell.nap(Duration::milliseconds(20));
-  EXPECT_GE(now() - before, Duration::milliseconds(15));
-  EXPECT_FALSE(bell.doorbell.is_napping());
+  for (const NapKind kind : {NapKind::kUsual, NapKind::kOn}) {
+    Bell bell;
+    bell.doorbell.prepare_nap(kind);
+    EXPECT_TRUE(bell.doorbell.is_napping());
+    EXPECT_FALSE(bell.doorbell.is_asleep());
+    bell.doorbell.ring_and_wake(5);
+    bell.doorbell.notify(6);
+    bell.doorbell.wake_if_asleep();
+    EXPECT_TRUE(bell.doorbell.is_napping());
+    const Instant before = now();
+    EXPECT_FALSE(bell.doorbell.nap(kind, Duration::milliseconds(20)));
+    EXPECT_GE(now() - before, Duration::milliseconds(15));
+    EXPECT_FALSE(bell.doorbell.is_napping());
+  }
 }
 
 TEST(Doorbell, NapEndsWhenItIsWoken) {
+  for (const NapKind kind : {NapKind::kUsual, NapKind::kOn}) {
+    Bell bell;
+    bell.doorbell.prepare_nap(kind);
+    bell.doorbell.wake();
+    const Instant before = now();
+    EXPECT_TRUE(bell.doorbell.nap(kind, Duration::seconds(100)));
+    EXPECT_LT(now() - before, Duration::seconds(50));
+  }
+}
+
+TEST(Doorbell, ANudgeEndsANapButNotOneThatGoesOn) {
   Bell bell;
-  bell.doorbell.prepare_nap();
-  bell.doorbell.wake();
-  const Instant before = now();
-  bell.doorbell.nap(Duration::seconds(100));
-  EXPECT_LT(now() - before, Duration::seconds(50));
+  bell.doorbell.prepare_nap(NapKind::kUsual);
+  bell.doorbell.nudge();
+  EXPECT_TRUE(bell.doorbell.nap(NapKind::kUsual, Duration::seconds(100)));
+  bell.doorbell.prepare_nap(NapKind::kOn);
+  bell.doorbell.nudge();
+  EXPECT_TRUE(bell.doorbell.is_napping());
+  EXPECT_FALSE(bell.doorbell.nap(NapKind::kOn, Duration::milliseconds(1)));
+  bell.doorbell.prepare_sleep();
+  bell.doorbell.nudge();
+  EXPECT_FALSE(bell.doorbell.is_asleep());
 }
 
 constexpr Duration kLost = Duration::seconds(5);

@@ -3,8 +3,6 @@
 
 #include <fnmatch.h>
 #include <linux/if_addr.h>
-#include <linux/if_link.h>
-#include <net/if.h>
 #include <sys/socket.h>
 
 #include <algorithm>
@@ -18,6 +16,7 @@
 #include <tuple>
 #include <utility>
 
+#include "host/interface_messages.h"
 #include "host/netlink.h"
 
 namespace verbena::host {
@@ -27,16 +26,12 @@ using Bytes = std::span<const std::byte>;
 
 constexpr std::uint32_t kLoopbackMtu = 65536;
 
-Gid ipv4(Bytes address) {
+Gid loopback_ipv4() {
   Gid gid;
   gid.bytes[10] = gid.bytes[11] = 0xFF;
-  std::memcpy(gid.bytes + 12, address.data(), 4);
+  gid.bytes[12] = 127;
+  gid.bytes[15] = 1;
   return gid;
-}
-
-Gid loopback_ipv4() {
-  const std::byte address[] = {std::byte{127}, {}, {}, std::byte{1}};
-  return ipv4(address);
 }
 
 Gid loopback_ipv6() {
@@ -64,77 +59,12 @@ std::vector<Gid> by_rank(const std::vector<Gid>& gids) {
   return sorted;
 }
 
-bool is_virtual_kind(std::string_view kind) {
-  // Not bond, team, vlan, macvlan, ipvlan: those stand for a wire.
-  constexpr std::string_view kKinds[] = {"veth", "bridge", "ifb",    "tun",  "dummy",    "sit",
-                                         "gre",  "vxlan",  "geneve", "ipip", "nlmon",    "ip6tnl",
-                                         "vcan", "can",    "vti",    "vrf",  "wireguard"};
-  return std::ranges::find(kKinds, kind) != std::end(kKinds);
-}
-
-// Where the system does not tell the kind.
-bool has_virtual_name(const std::string& name) {
-  constexpr const char* kNames[] = {"veth*", "docker*", "br-*",   "virbr*", "cni*",    "flannel*",
-                                    "cali*", "lxc*",    "lxdbr*", "ifb*",   "podman*", "dummy*",
-                                    "tun*",  "tap*",    "vnet*",  "kube-*", "cilium*"};
-  return std::ranges::any_of(kNames,
-                             [&](const char* glob) { return fnmatch(glob, name.c_str(), 0) == 0; });
-}
-
-std::string text(Bytes payload) {
-  const auto* begin = reinterpret_cast<const char*>(payload.data());
-  return {begin, strnlen(begin, payload.size())};
-}
-
-std::optional<Interface> parse_link(Bytes message) {
-  const auto head = netlink_head<ifinfomsg>(message);
-  if (!head) return std::nullopt;
-  Interface interface;
-  std::optional<std::string> kind;
-  interface.index = static_cast<std::uint32_t>(head->ifi_index);
-  interface.is_up = (head->ifi_flags & IFF_UP) != 0;
-  interface.is_loopback = (head->ifi_flags & IFF_LOOPBACK) != 0;
-  netlink_attributes(netlink_tail<ifinfomsg>(message), [&](unsigned type, Bytes payload) {
-    if (type == IFLA_IFNAME) interface.name = text(payload);
-    if (type == IFLA_MTU) interface.mtu = netlink_u32(payload);
-    if (type == IFLA_ADDRESS && payload.size() == sizeof interface.mac) {
-      std::memcpy(interface.mac, payload.data(), sizeof interface.mac);
-    }
-    if (type != IFLA_LINKINFO) return;
-    netlink_attributes(payload, [&](unsigned inner, Bytes value) {
-      if (inner == IFLA_INFO_KIND) kind = text(value);
-    });
-  });
-  if (interface.name.empty()) return std::nullopt;
-  interface.is_virtual =
-      !interface.is_loopback && (kind ? is_virtual_kind(*kind) : has_virtual_name(interface.name));
-  return interface;
-}
-
-// Calls each(index, address, flags).
+// Calls each(address).
 template <class Each>
 bool for_each_address(Each each) {
   return netlink_dump(RTM_GETADDR, AF_UNSPEC, [&](std::uint16_t type, Bytes message) {
-    const auto head = netlink_head<ifaddrmsg>(message);
-    if (type != RTM_NEWADDR || !head) return true;
-    const std::size_t size = head->ifa_family == AF_INET ? 4 : 16;
-    if (head->ifa_family != AF_INET && head->ifa_family != AF_INET6) return true;
-    Bytes local, address;  // on point-to-point links `address` is the other end's
-    std::uint32_t flags = head->ifa_flags;
-    netlink_attributes(netlink_tail<ifaddrmsg>(message), [&](unsigned attribute, Bytes payload) {
-      if (attribute == IFA_LOCAL) local = payload;
-      if (attribute == IFA_ADDRESS) address = payload;
-      if (attribute == IFA_FLAGS) flags = netlink_u32(payload);
-    });
-    const Bytes ours = local.empty() ? address : local;
-    if (ours.size() != size) return true;
-    Gid gid;
-    if (size == 4) {
-      gid = ipv4(ours);
-    } else {
-      std::memcpy(gid.bytes, ours.data(), sizeof gid.bytes);
-    }
-    each(head->ifa_index, gid, flags);
+    if (type != RTM_NEWADDR) return true;
+    if (const auto address = parse_address(message)) each(*address);
     return true;
   });
 }
@@ -143,26 +73,11 @@ bool for_each_address(Each each) {
 template <class Each>
 void for_each_default_route(std::uint8_t family, Each each) {
   netlink_dump(RTM_GETROUTE, family, [&](std::uint16_t type, Bytes message) {
-    const auto head = netlink_head<rtmsg>(message);
-    const bool is_default = type == RTM_NEWROUTE && head && head->rtm_dst_len == 0 &&
-                            head->rtm_type == RTN_UNICAST && head->rtm_table == RT_TABLE_MAIN &&
-                            head->rtm_family == family;
-    if (!is_default) return true;
-    std::uint32_t metric = 0;
-    std::vector<std::uint32_t> indices;
-    netlink_attributes(netlink_tail<rtmsg>(message), [&](unsigned attribute, Bytes payload) {
-      if (attribute == RTA_PRIORITY) metric = netlink_u32(payload);
-      if (attribute == RTA_OIF) indices.push_back(netlink_u32(payload));
-      if (attribute != RTA_MULTIPATH) return;
-      while (const auto hop = netlink_head<rtnexthop>(payload)) {
-        indices.push_back(static_cast<std::uint32_t>(hop->rtnh_ifindex));
-        const std::size_t size = RTNH_ALIGN(hop->rtnh_len);
-        if (size == 0 || size > payload.size()) break;
-        payload = payload.subspan(size);
-      }
-    });
-    for (const std::uint32_t index : indices)
-      each(index, metric);
+    if (type != RTM_NEWROUTE) return true;
+    const auto route = parse_default_route(family, message);
+    if (!route) return true;
+    for (const std::uint32_t index : route->interfaces)
+      each(index, route->metric);
     return true;
   });
 }
@@ -180,18 +95,9 @@ std::map<std::uint32_t, std::uint64_t> default_routes() {
   return best;
 }
 
-bool is_asked_for(const Interface& interface, std::string_view wanted) {
-  while (!wanted.empty()) {
-    const std::size_t comma = std::min(wanted.find(','), wanted.size());
-    const std::string glob(wanted.substr(0, comma));
-    if (glob == "all" || fnmatch(glob.c_str(), interface.name.c_str(), 0) == 0) return true;
-    wanted.remove_prefix(std::min(comma + 1, wanted.size()));
-  }
-  return false;
-}
-
 bool makes_device(const Interface& interface) {
-  if (const char* wanted = std::getenv("VERBENA_DEVICES")) return is_asked_for(interface, wanted);
+  if (const char* wanted = std::getenv("VERBENA_DEVICES"))
+    return is_asked_for(interface.name, wanted);
   if (!interface.is_up || interface.addresses.empty()) return false;
   return interface.has_default_route || !interface.is_virtual;
 }
@@ -221,11 +127,21 @@ bool is_loopback_address(const Gid& gid) {
 
 bool is_among_addresses(const Gid& gid) {
   bool found = false;
-  for_each_address([&](std::uint32_t, const Gid& each, std::uint32_t) { found |= each == gid; });
+  for_each_address([&](const InterfaceAddress& each) { found |= each.gid == gid; });
   return found;
 }
 
 }  // namespace
+
+bool is_asked_for(const std::string& name, std::string_view wanted) {
+  while (!wanted.empty()) {
+    const std::size_t comma = std::min(wanted.find(','), wanted.size());
+    const std::string glob(wanted.substr(0, comma));
+    if (glob == "all" || fnmatch(glob.c_str(), name.c_str(), 0) == 0) return true;
+    wanted.remove_prefix(std::min(comma + 1, wanted.size()));
+  }
+  return false;
+}
 
 std::vector<Interface> all_interfaces() {
   std::map<std::uint32_t, Interface> found;
@@ -234,10 +150,10 @@ std::vector<Interface> all_interfaces() {
     if (auto interface = parse_link(message)) found[interface->index] = std::move(*interface);
     return true;
   });
-  for_each_address([&](std::uint32_t index, const Gid& gid, std::uint32_t flags) {
-    const auto interface = found.find(index);
-    if (interface == found.end() || (flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED)) != 0) return;
-    interface->second.addresses.push_back(gid);
+  for_each_address([&](const InterfaceAddress& each) {
+    const auto interface = found.find(each.interface);
+    if (interface == found.end() || (each.flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED)) != 0) return;
+    interface->second.addresses.push_back(each.gid);
   });
   for (const auto& [index, goodness] : default_routes()) {
     if (found.contains(index)) found[index].has_default_route = true;

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "base/types.h"
@@ -35,6 +36,9 @@ std::vector<Interface> all_interfaces();
 // down or has no address, it is as if it were up with 127.0.0.1 and ::1, because on one host no
 // packet is sent.
 std::vector<Interface> device_interfaces();
+
+// Whether a value of VERBENA_DEVICES names the interface.
+bool is_asked_for(const std::string& name, std::string_view wanted);
 
 // Whether the GID is an address of this network namespace, now: it keeps what is sent there, or
 // some interface has it. Some ten to thirty microseconds.

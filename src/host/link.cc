@@ -35,6 +35,13 @@ std::size_t take_attachments(msghdr& message, Received& into, DescriptorTable& t
   return used;
 }
 
+Link::Got judge(ssize_t size, int flags, std::size_t attached) {
+  if (size == 0) return Link::Got::kEnd;
+  if ((flags & MSG_TRUNC) != 0) return Link::Got::kRubbish;
+  if ((flags & MSG_CTRUNC) == 0) return Link::Got::kFrame;
+  return attached == kAttachmentsMax ? Link::Got::kRubbish : Link::Got::kNoDescriptor;
+}
+
 }  // namespace
 
 Link::Blocked Link::transmit(const FrameHead* head, std::span<const std::byte> body,
@@ -106,8 +113,7 @@ void Link::flush() {
 }
 
 Link::Got Link::receive(Received& into, DescriptorTable& table) {
-  for (PrivateFd& attachment : into.attachments)
-    attachment.reset();
+  into.drop_attachments();
   // A peer that ended with something of ours unread leaves ECONNRESET, once, before its last words.
   for (int resets = 0; resets < 2;) {
     iovec part{into.buffer.data(), into.buffer.size()};
@@ -125,14 +131,16 @@ Link::Got Link::receive(Received& into, DescriptorTable& table) {
       ++resets;
       continue;
     }
-    if (size <= 0) return Got::kEnd;
+    if (size < 0) return Got::kEnd;
+    // Also an empty message, which looks like the end, may have brought some.
     const std::size_t attached = take_attachments(message, into, table);
-    if ((message.msg_flags & MSG_TRUNC) != 0) return Got::kRubbish;
-    if ((message.msg_flags & MSG_CTRUNC) != 0) {
-      return attached == kAttachmentsMax ? Got::kRubbish : Got::kNoDescriptor;
+    const Got got = judge(size, message.msg_flags, attached);
+    if (got == Got::kFrame) {
+      into.bytes = std::span(into.buffer).first(static_cast<std::size_t>(size));
+    } else {
+      into.drop_attachments();
     }
-    into.bytes = std::span(into.buffer).first(static_cast<std::size_t>(size));
-    return Got::kFrame;
+    return got;
   }
   return Got::kEnd;
 }

@@ -22,6 +22,11 @@ struct Received {
   alignas(16) std::array<std::byte, kFrameMax + 1> buffer;
   std::span<const std::byte> bytes;
   std::array<PrivateFd, kAttachmentsMax> attachments;
+
+  void drop_attachments() {
+    for (PrivateFd& attachment : attachments)
+      attachment.reset();
+  }
 };
 
 class Link {

@@ -208,10 +208,6 @@ void Links::answer(SlotNumber slot, std::optional<PeerId> reached, Refusal why) 
   answers_.push_back({slot, reached, why});
 }
 
-void Links::process_ended(std::uint32_t number) {
-  if (Entry* entry = find(number)) drop(*entry);
-}
-
 void Links::tend() {
   if (greeting_ > 0 || std::exchange(is_starved_, false)) tend_entries();
   sweep();

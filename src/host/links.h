@@ -86,6 +86,8 @@ class Links {
  private:
   static constexpr unsigned kGreetingMax = 64;
   static constexpr unsigned kFramesPerTurn = 16;
+  // Of a process that ended: more than a socket holds. Its children may still write to it.
+  static constexpr unsigned kLastFramesMax = 4096;
 
   enum class Stage : std::uint8_t { kHelloSent, kAwaitingHello, kWelcomed, kUp, kOver };
   struct Entry {
@@ -126,6 +128,7 @@ class Links {
   void tell_slots(Entry& entry);
   void update_interest(Entry& entry);
 
+  void receive(Entry& entry, unsigned frames_max);
   void handle(Entry& entry);
   void reject(Entry& entry, Malformed why);
   void on_greeting_frame(Entry& entry, const Frame& frame);

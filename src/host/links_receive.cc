@@ -35,15 +35,27 @@ void Links::ready(std::uint32_t number, bool writable) {
     update_interest(*entry);
   }
   // Some at a time: one that floods us does not keep the others waiting.
-  for (unsigned i = 0; i < kFramesPerTurn && entry->stage != Stage::kOver; ++i) {
-    switch (entry->link.receive(received_, table_)) {
-      case Link::Got::kFrame: handle(*entry); break;
+  receive(*entry, kFramesPerTurn);
+}
+
+// The poller tells the end of a process and the readiness of its link in any order.
+void Links::process_ended(std::uint32_t number) {
+  Entry* entry = find(number);
+  if (!entry) return;
+  receive(*entry, kLastFramesMax);
+  drop(*entry);
+}
+
+void Links::receive(Entry& entry, unsigned frames_max) {
+  for (unsigned i = 0; i < frames_max && entry.stage != Stage::kOver; ++i) {
+    switch (entry.link.receive(received_, table_)) {
+      case Link::Got::kFrame: handle(entry); break;
       case Link::Got::kNothing: return;
-      case Link::Got::kEnd: return drop(*entry);
-      case Link::Got::kRubbish: return reject(*entry, Malformed::kLength);
+      case Link::Got::kEnd: return drop(entry);
+      case Link::Got::kRubbish: return reject(entry, Malformed::kLength);
       case Link::Got::kNoDescriptor:
-        LOG_WARN("no descriptor for what process %d sent", static_cast<int>(entry->pid));
-        return refuse_and_drop(*entry, RefuseReason::kBusy);
+        LOG_WARN("no descriptor for what process %d sent", static_cast<int>(entry.pid));
+        return refuse_and_drop(entry, RefuseReason::kBusy);
     }
   }
 }

@@ -32,11 +32,6 @@ std::vector<std::byte> address_of(const Gid& gid) {
   return {all.begin(), all.end()};
 }
 
-struct Hop {
-  std::vector<std::byte> address;
-  std::uint32_t interface = 0;
-};
-
 // The destination itself, or the router that leads there.
 std::optional<Hop> next_hop(const Gid& destination, std::uint32_t scope) {
   Hop hop{.address = address_of(destination), .interface = scope};
@@ -62,22 +57,26 @@ bool asks_nobody(std::uint32_t interface) {
 
 }  // namespace
 
+std::optional<Neighbour> neighbour_in(std::span<const std::byte> entry, const Hop& hop) {
+  const auto head = netlink_head<ndmsg>(entry);
+  if (!head || static_cast<std::uint32_t>(head->ndm_ifindex) != hop.interface) return std::nullopt;
+  std::optional<Neighbour> found;
+  netlink_attributes(netlink_tail<ndmsg>(entry),
+                     [&](unsigned attribute, std::span<const std::byte> payload) {
+                       if (attribute != NDA_DST || !std::ranges::equal(payload, hop.address))
+                         return;
+                       if (head->ndm_state & kAnswers) found = Neighbour::kThere;
+                       if (head->ndm_state & NUD_FAILED) found = Neighbour::kFailed;
+                     });
+  return found;
+}
+
 Neighbour neighbour_towards(const Gid& destination, std::uint32_t scope) {
   const auto hop = next_hop(destination, scope);
   if (!hop || asks_nobody(hop->interface)) return Neighbour::kThere;
   Neighbour found = Neighbour::kUnknown;
-  const auto look = [&](std::uint16_t type, std::span<const std::byte> message) {
-    const auto head = netlink_head<ndmsg>(message);
-    if (type != RTM_NEWNEIGH || !head) return true;
-    if (static_cast<std::uint32_t>(head->ndm_ifindex) != hop->interface) return true;
-    netlink_attributes(netlink_tail<ndmsg>(message),
-                       [&](unsigned attribute, std::span<const std::byte> payload) {
-                         if (attribute != NDA_DST || !std::ranges::equal(payload, hop->address)) {
-                           return;
-                         }
-                         if (head->ndm_state & kAnswers) found = Neighbour::kThere;
-                         if (head->ndm_state & NUD_FAILED) found = Neighbour::kFailed;
-                       });
+  const auto look = [&](std::uint16_t type, std::span<const std::byte> entry) {
+    if (type == RTM_NEWNEIGH) found = neighbour_in(entry, *hop).value_or(found);
     return true;
   };
   const auto family = static_cast<std::uint8_t>(is_ipv4(destination) ? AF_INET : AF_INET6);

@@ -3,7 +3,11 @@
 // kernel's rdma_cm asks before it connects. It needs no privilege.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
+#include <optional>
+#include <span>
+#include <vector>
 
 #include "base/types.h"
 
@@ -14,6 +18,14 @@ enum class Neighbour : std::uint8_t {
   kUnknown,  // nobody has asked, or there is no answer yet
   kFailed,   // it does not answer
 };
+
+struct Hop {
+  std::vector<std::byte> address;  // as the kernel's tables have it: four bytes, or sixteen
+  std::uint32_t interface = 0;
+};
+// What an entry of the kernel's table (the body of RTM_NEWNEIGH) says of it; none: it is of
+// somebody else.
+std::optional<Neighbour> neighbour_in(std::span<const std::byte> entry, const Hop& hop);
 
 // `scope`: the interface of a link-local address, or 0.
 Neighbour neighbour_towards(const Gid& destination, std::uint32_t scope);

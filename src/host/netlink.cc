@@ -47,22 +47,6 @@ bool ask_for_dump(const UniqueFd& socket, std::uint16_t request, std::uint8_t fa
   return send_to_kernel(socket, &message, sizeof message);
 }
 
-enum class Go { kOn, kDone, kFailed };
-
-// One datagram holds several messages.
-Go walk(std::span<const std::byte> bytes, unsigned& seen,
-        const std::function<bool(std::uint16_t, std::span<const std::byte>)>& each) {
-  while (const auto head = netlink_head<nlmsghdr>(bytes)) {
-    if (head->nlmsg_len < sizeof *head || head->nlmsg_len > bytes.size()) return Go::kFailed;
-    if (head->nlmsg_type == NLMSG_DONE) return Go::kDone;
-    if (head->nlmsg_type == NLMSG_ERROR) return Go::kFailed;
-    const auto body = bytes.first(head->nlmsg_len).subspan(NLMSG_HDRLEN);
-    if (++seen > kMessagesMax || !each(head->nlmsg_type, body)) return Go::kDone;
-    bytes = bytes.subspan(std::min<std::size_t>(NLMSG_ALIGN(head->nlmsg_len), bytes.size()));
-  }
-  return Go::kOn;
-}
-
 }  // namespace
 
 UniqueFd socket_for_a_moment(int family, int type, int protocol) {
@@ -70,6 +54,22 @@ UniqueFd socket_for_a_moment(int family, int type, int protocol) {
   if (fd || errno != EMFILE) return fd;
   const RaisedDescriptorLimit raised;
   return UniqueFd(socket(family, type | SOCK_CLOEXEC, protocol));
+}
+
+// One datagram holds several messages.
+NetlinkWalk netlink_messages(
+    std::span<const std::byte> datagram, unsigned& seen,
+    const std::function<bool(std::uint16_t, std::span<const std::byte>)>& each) {
+  while (const auto head = netlink_head<nlmsghdr>(datagram)) {
+    const std::uint32_t length = head->nlmsg_len;
+    if (length < sizeof *head || length > datagram.size()) return NetlinkWalk::kFailed;
+    if (head->nlmsg_type == NLMSG_DONE) return NetlinkWalk::kDone;
+    if (head->nlmsg_type == NLMSG_ERROR) return NetlinkWalk::kFailed;
+    const auto body = datagram.first(length).subspan(NLMSG_HDRLEN);
+    if (++seen > kMessagesMax || !each(head->nlmsg_type, body)) return NetlinkWalk::kDone;
+    datagram = datagram.subspan(std::min<std::size_t>(NLMSG_ALIGN(length), datagram.size()));
+  }
+  return NetlinkWalk::kMore;
 }
 
 bool netlink_dump(std::uint16_t request, std::uint8_t family,
@@ -82,10 +82,11 @@ bool netlink_dump(std::uint16_t request, std::uint8_t family,
   while (true) {
     const ssize_t size = receive(socket, buffer);
     if (size <= 0) return false;
-    switch (walk(std::span(buffer).first(static_cast<std::size_t>(size)), seen, each)) {
-      case Go::kOn: break;
-      case Go::kDone: return true;
-      case Go::kFailed: return false;
+    const auto datagram = std::span(buffer).first(static_cast<std::size_t>(size));
+    switch (netlink_messages(datagram, seen, each)) {
+      case NetlinkWalk::kMore: break;
+      case NetlinkWalk::kDone: return true;
+      case NetlinkWalk::kFailed: return false;
     }
   }
 }
@@ -127,10 +128,14 @@ std::optional<std::uint8_t> netlink_route_type(std::uint8_t family,
                                                std::span<const std::uint8_t> destination) {
   alignas(nlmsghdr) std::array<std::byte, 4096> buffer;
   const auto answer = ask_for_route(family, std::as_bytes(destination), buffer);
-  const auto head = answer ? netlink_head<nlmsghdr>(*answer) : std::nullopt;
+  return answer ? netlink_answered_type(*answer) : std::nullopt;
+}
+
+std::optional<std::uint8_t> netlink_answered_type(std::span<const std::byte> answer) {
+  const auto head = netlink_head<nlmsghdr>(answer);
   if (!head) return std::nullopt;
   if (head->nlmsg_type == NLMSG_ERROR) return std::uint8_t{RTN_UNREACHABLE};
-  const auto route = netlink_head<rtmsg>(netlink_tail<nlmsghdr>(*answer));
+  const auto route = netlink_head<rtmsg>(netlink_tail<nlmsghdr>(answer));
   if (head->nlmsg_type != RTM_NEWROUTE || !route) return std::nullopt;
   return route->rtm_type;
 }
@@ -139,9 +144,14 @@ bool netlink_route(std::uint8_t family, std::span<const std::byte> destination,
                    const std::function<void(unsigned, std::span<const std::byte>)>& each) {
   alignas(nlmsghdr) std::array<std::byte, 4096> buffer;
   const auto answer = ask_for_route(family, destination, buffer);
-  const auto head = answer ? netlink_head<nlmsghdr>(*answer) : std::nullopt;
+  return answer && netlink_answered_route(*answer, each);
+}
+
+bool netlink_answered_route(std::span<const std::byte> answer,
+                            const std::function<void(unsigned, std::span<const std::byte>)>& each) {
+  const auto head = netlink_head<nlmsghdr>(answer);
   if (!head || head->nlmsg_type != RTM_NEWROUTE) return false;
-  netlink_attributes(netlink_tail<rtmsg>(netlink_tail<nlmsghdr>(*answer)), each);
+  netlink_attributes(netlink_tail<rtmsg>(netlink_tail<nlmsghdr>(answer)), each);
   return true;
 }
 

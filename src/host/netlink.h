@@ -24,15 +24,28 @@ UniqueFd socket_for_a_moment(int family, int type, int protocol);
 bool netlink_dump(std::uint16_t request, std::uint8_t family,
                   const std::function<bool(std::uint16_t, std::span<const std::byte>)>& each);
 
+enum class NetlinkWalk : std::uint8_t { kMore, kDone, kFailed };
+// Calls each(type, message) for every answer in a datagram of a dump, as netlink_dump() does.
+// `seen` counts them in all datagrams.
+NetlinkWalk netlink_messages(
+    std::span<const std::byte> datagram, unsigned& seen,
+    const std::function<bool(std::uint16_t, std::span<const std::byte>)>& each);
+
 // Which type of route (RTN_LOCAL, RTN_UNICAST ...) leads to an address; RTN_UNREACHABLE where none
 // does. Nothing: the system does not say.
 std::optional<std::uint8_t> netlink_route_type(std::uint8_t family,
                                                std::span<const std::uint8_t> destination);
 
+// The same of the kernel's answer to that question.
+std::optional<std::uint8_t> netlink_answered_type(std::span<const std::byte> answer);
+
 // Calls each(attribute, payload) for the route that leads to an address. False: none does, or the
 // system does not say.
 bool netlink_route(std::uint8_t family, std::span<const std::byte> destination,
                    const std::function<void(unsigned, std::span<const std::byte>)>& each);
+
+bool netlink_answered_route(std::span<const std::byte> answer,
+                            const std::function<void(unsigned, std::span<const std::byte>)>& each);
 
 // The fixed part of a message.
 template <class T>

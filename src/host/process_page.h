@@ -16,7 +16,7 @@ namespace verbena::host {
 
 // One number for everything that two processes share in memory, here and in the layers above. Raise
 // it with any change.
-inline constexpr std::uint32_t kLayoutVersion = 11;
+inline constexpr std::uint32_t kLayoutVersion = 12;
 
 // Who a process is: drawn at random when its control thread starts, so an exec or a reused pid is
 // somebody else.
@@ -41,7 +41,7 @@ struct ProcessPage {
   std::uint32_t layout_version;
   std::uint32_t pid;  // as its owner sees it: for people who look, not for decisions
 
-  // 0 awake, 1 asleep or about to. A futex of all processes.
+  // 0 awake, 1 asleep or about to, 2 and 3 napping (doorbell.h). A futex of all processes.
   alignas(64) std::atomic<std::uint32_t> sleep_state;
   // 1: the owner looks at all its conduits by itself, so messages need no bit. Changes seldom.
   std::atomic<std::uint32_t> scans_all;

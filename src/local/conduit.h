@@ -79,6 +79,8 @@ inline constexpr std::uint32_t kInlineMax = 16;
 // the requester's memory: it is copied once. So much in one record.
 inline constexpr std::uint32_t kLentMin = 1024;
 inline constexpr std::uint32_t kLentMax = 256 * 1024;
+// So much of it is taken by the short way, which counts messages and not bytes.
+inline constexpr std::uint32_t kLentSmallMax = 16 * 1024;
 
 enum class RequestKind : std::uint8_t {
   kSend = 1,
@@ -110,6 +112,13 @@ struct Acknowledged {
   std::uint32_t conduit;  // the lower half of its id; 0: nothing is said
 };
 
+// Where payload lies in the requester's memory.
+struct Source {
+  std::uint64_t address;  // by its region
+  std::uint32_t key;
+  std::uint32_t reserved;
+};
+
 struct RequestRecord {
   RecordHead head;
   std::uint32_t index;         // of the operation
@@ -136,11 +145,7 @@ struct RequestRecord {
       std::uint32_t what;  // FlushWhat
       std::uint64_t reserved;
     } flush;
-    struct {
-      std::uint64_t address;  // by its region
-      std::uint32_t key;
-      std::uint32_t reserved;
-    } source;
+    Source source;
   };
 };
 static_assert(sizeof(RequestRecord) == kUnit);

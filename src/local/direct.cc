@@ -116,7 +116,7 @@ Direct::Outcome Direct::execute(qp::SendWindow& window, const qp::Operation& op,
     const std::size_t length = std::min<std::uint64_t>(op.length - done_, budget.bytes);
     if (target->mapped) {
       outcome = copy(window, op, target->mapped + done_, length);
-    } else if (target->address != 0 && reach(window, op, target->address + done_, length)) {
+    } else if (target->address != 0 && reach(window, op, *target, *grant, length)) {
       outcome = Outcome::kDone;
     }
     budget.take(length);
@@ -141,14 +141,16 @@ bool Direct::remember(MemoryKey key, std::uint32_t access) {
   const auto region = peer_->find(key);
   const PublishedTables& tables = *peer_->tables();
   const PublishedQp& granted = tables.queue_pairs[other_.index()];
-  const bool fits =
-      region && region->base && region->pd.value == granted.pd.load(std::memory_order_relaxed);
-  if (!fits) return false;
+  if (!region || region->pd.value != granted.pd.load(std::memory_order_relaxed)) return false;
+  const MappedPart& part = region->mapped;
+  const bool is_reachable = part.file == 0 && region->address != 0;
+  // What can be mapped soon will be: until then each operation asks again.
+  if (!region->base && !is_reachable) return false;
   const std::uint32_t by_mapping =
       memory::kRemoteRead | (region->may_write_mapping ? std::uint32_t{memory::kRemoteWrite} : 0);
-  const std::uint32_t allowed = static_cast<std::uint32_t>(*grant) & region->access & by_mapping;
+  const std::uint32_t allowed =
+      static_cast<std::uint32_t>(*grant) & region->access & (region->base ? by_mapping : ~0U);
   if ((allowed & access) == 0) return false;
-  const MappedPart& part = region->mapped;
   last_ = {.key = key,
            .access = allowed,
            .identity = region->identity,
@@ -156,9 +158,10 @@ bool Direct::remember(MemoryKey key, std::uint32_t access) {
            .drops = drops,
            .identity_place = &tables.regions[published_place(key)].identity,
            .grant_place = &granted.grant,
-           .first = region->iova + part.begin,
-           .size = part.end - part.begin,
-           .base = region->base};
+           .first = region->iova + (region->base ? part.begin : 0),
+           .size = region->base ? part.end - part.begin : region->length,
+           .base = region->base,
+           .address = is_reachable ? region->address : 0};
   return true;
 }
 
@@ -182,9 +185,29 @@ Direct::Outcome Direct::atomic(qp::SendWindow& window, const qp::Operation& op, 
   return window.scatter(op.index, 0, value) ? Outcome::kDone : Outcome::kEnded;
 }
 
+// Where the responder sees that we are about to reach. Whoever takes our right away clears it first
+// and then this; so whether we have it is looked at afterwards.
+void Direct::show_reach(std::uint64_t address, std::uint64_t length) {
+  const std::uint64_t tail = length > kTail ? kTail : 0;
+  reach_[0].address.store(address, std::memory_order_relaxed);
+  reach_[0].length.store(length - tail, std::memory_order_relaxed);
+  reach_[1].address.store(address + length - tail, std::memory_order_relaxed);
+  reach_[1].length.store(tail, std::memory_order_relaxed);
+  full_fence();
+}
+
 // False: not all of it was moved. The ring finds out why.
-bool Direct::reach(qp::SendWindow& window, const qp::Operation& op, std::uint64_t address,
-                   std::size_t length) {
+bool Direct::call(bool is_write, std::span<const iovec> ours, std::uint64_t length) const {
+  const int saved = errno;
+  const long moved =
+      syscall(is_write ? SYS_process_vm_writev : SYS_process_vm_readv,
+              static_cast<long>(peer_->process()), ours.data(), ours.size(), reach_, 2UL, 0UL);
+  errno = saved;
+  return moved == static_cast<long>(length);
+}
+
+bool Direct::reach(qp::SendWindow& window, const qp::Operation& op, const Target& target,
+                   std::uint64_t grant, std::size_t length) {
   if (peer_->process() == 0) return false;
   std::array<memory::Extent, 2 * queues::kReceiveSgeMax> extents;
   const auto count = window.memory_of(op.index, done_, length, extents);
@@ -192,21 +215,24 @@ bool Direct::reach(qp::SendWindow& window, const qp::Operation& op, std::uint64_
   std::array<iovec, extents.size()> ours;
   for (std::size_t i = 0; i < *count; ++i)
     ours[i] = {extents[i].address, extents[i].length};
-  const std::size_t tail = length > kTail ? kTail : 0;
-  reach_[0].address.store(address, std::memory_order_relaxed);
-  reach_[0].length.store(length - tail, std::memory_order_relaxed);
-  reach_[1].address.store(address + length - tail, std::memory_order_relaxed);
-  reach_[1].length.store(tail, std::memory_order_relaxed);
-  // Whoever takes our right away clears it first and then these; so we look again, now that they
-  // are set.
-  full_fence();
-  if (!grant_for(access_of(op)) || !find(op, access_of(op))) return false;
-  const int saved = errno;
-  const long call = op.kind == qp::OpKind::kWrite ? SYS_process_vm_writev : SYS_process_vm_readv;
-  const long moved = syscall(call, static_cast<long>(peer_->process()), ours.data(),
-                             static_cast<unsigned long>(*count), reach_, 2UL, 0UL);
-  errno = saved;
-  return moved == static_cast<long>(length);
+  show_reach(target.address + done_, length);
+  return may_still(op, target, grant) &&
+         call(op.kind == qp::OpKind::kWrite, std::span(ours).first(*count), length);
+}
+
+bool Direct::reach_at_once(std::uint32_t access, MemoryKey key, std::uint64_t address,
+                           std::byte* ours, std::uint64_t length) {
+  const bool knows = is_remembered(access, key) || remember(key, access);
+  if (!knows || last_.address == 0 || peer_->process() == 0 || !last_.holds(address, length))
+    return false;
+  show_reach(last_.address + (address - last_.first), length);
+  const iovec piece{ours, length};
+  const bool done =
+      last_.still_holds() && call(access == memory::kRemoteWrite, {&piece, 1}, length);
+  // What was taken away meanwhile may have missed the target.
+  if (!done || !last_.still_holds()) return false;
+  ++reached_;
+  return true;
 }
 
 }  // namespace verbena::local

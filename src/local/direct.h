@@ -11,6 +11,8 @@
 // All calls are in an access section: with the queue pair's lock held (published.h).
 #pragma once
 
+#include <sys/uio.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <optional>
@@ -56,9 +58,18 @@ class Direct {
     return place_of(memory::kRemoteRead, key, address, length);
   }
   bool copy_counts() {
-    const bool counts = last_.identity_now() == last_.identity && last_.grant_now() == last_.grant;
+    const bool counts = last_.still_holds();
     mapped_ += counts;
     return counts;
+  }
+  // The same where there is no such place, since we do not map the memory: the system copies, from
+  // or to `ours`. False when execute() must find out.
+  bool write_reachable(MemoryKey key, std::uint64_t address, const std::byte* ours,
+                       std::uint64_t length) {
+    return reach_at_once(memory::kRemoteWrite, key, address, const_cast<std::byte*>(ours), length);
+  }
+  bool read_reachable(MemoryKey key, std::uint64_t address, std::byte* ours, std::uint64_t length) {
+    return reach_at_once(memory::kRemoteRead, key, address, ours, length);
   }
 
   // Operations executed so far.
@@ -68,14 +79,14 @@ class Direct {
  private:
   std::byte* place_of(std::uint32_t access, MemoryKey key, std::uint64_t address,
                       std::uint64_t length) {
-    const bool is_same = last_.base && last_.key == key && last_.identity_now() == last_.identity &&
-                         last_.grant_now() == last_.grant && last_.drops == peer_->drops() &&
-                         (last_.access & access) != 0;
-    if (!is_same && !remember(key, access)) [[unlikely]]
+    if (!is_remembered(access, key) && !remember(key, access)) [[unlikely]]
       return nullptr;
-    const std::uint64_t offset = address - last_.first;
-    if (offset > last_.size || length > last_.size - offset) return nullptr;
-    return last_.base + offset;
+    return last_.base && last_.holds(address, length) ? last_.base + (address - last_.first)
+                                                      : nullptr;
+  }
+  bool is_remembered(std::uint32_t access, MemoryKey key) const {
+    return (last_.access & access) != 0 && last_.key == key && last_.still_holds() &&
+           last_.drops == peer_->drops();
   }
   struct Target {
     std::uint64_t identity = 0;
@@ -88,11 +99,15 @@ class Direct {
   Outcome copy(qp::SendWindow& window, const qp::Operation& op, std::byte* mapped,
                std::size_t length);
   static Outcome atomic(qp::SendWindow& window, const qp::Operation& op, std::byte* mapped);
-  bool reach(qp::SendWindow& window, const qp::Operation& op, std::uint64_t address,
-             std::size_t length);
+  bool reach(qp::SendWindow& window, const qp::Operation& op, const Target& target,
+             std::uint64_t grant, std::size_t length);
+  bool reach_at_once(std::uint32_t access, MemoryKey key, std::uint64_t address, std::byte* ours,
+                     std::uint64_t length);
+  void show_reach(std::uint64_t address, std::uint64_t length);
+  bool call(bool is_write, std::span<const iovec> ours, std::uint64_t length) const;
 
   // What the WRITE or READ before was about; good as long as identity and grant are the same, and
-  // no mapping was dropped. Without base: nowhere.
+  // no mapping was dropped. Without access: nothing.
   struct LastUse {
     MemoryKey key;
     std::uint32_t access = 0;  // what may be done there
@@ -101,11 +116,17 @@ class Direct {
     std::uint64_t drops = 0;
     const std::atomic<std::uint64_t>* identity_place = nullptr;
     const std::atomic<std::uint64_t>* grant_place = nullptr;
-    std::uint64_t first = 0;  // the remote address of the mapped part's first byte
-    std::uint64_t size = 0;   // of the mapped part
-    std::byte* base = nullptr;
-    std::uint64_t identity_now() const { return identity_place->load(std::memory_order_acquire); }
-    std::uint64_t grant_now() const { return grant_place->load(std::memory_order_acquire); }
+    std::uint64_t first = 0;    // the remote address of the first byte
+    std::uint64_t size = 0;     // of the mapped part, or else of the region
+    std::byte* base = nullptr;  // where we map it
+    std::uint64_t address = 0;  // of it in the peer, where nothing of the region can be mapped
+    bool still_holds() const {
+      return identity_place->load(std::memory_order_acquire) == identity &&
+             grant_place->load(std::memory_order_acquire) == grant;
+    }
+    bool holds(std::uint64_t from, std::uint64_t length) const {
+      return from - first <= size && length <= size - (from - first);
+    }
   };
   bool remember(MemoryKey key, std::uint32_t access);
 

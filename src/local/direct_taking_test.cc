@@ -124,6 +124,20 @@ TEST_F(TakingTest, ARegionFromSystemCalls) {
   expect_silence(ours, [&] { ours.execute(SendOpcode::kWrite, 0, kUsed); }, hide(), show_address);
 }
 
+TEST_F(TakingTest, AGrantFromSystemCallsAtOnce) {
+  Initiator ours(target, getpid());
+  ours.fill(0x11);
+  ours.grant();
+  auto region = target.region();
+  region.mapped = {};
+  target.published.show(Target::kKey, region);
+  const auto write = [&] {
+    const std::lock_guard section(ours.lock());
+    ours.direct.write_reachable(Target::kKey, target.address(), ours.buffer.data(), kUsed);
+  };
+  expect_silence(ours, write, [&] { ours.revoke(); }, [&] { ours.grant(); });
+}
+
 // Rights that change while an atomic runs must not make it run again in the ring.
 TEST_F(TakingTest, AtomicsCountOnceWhileRightsChange) {
   Initiator ours(target);

@@ -7,6 +7,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cerrno>
 #include <cstring>
 #include <random>
 #include <thread>
@@ -24,6 +25,13 @@ class DirectTest : public testing::Test {
   Target target;
   Initiator ours{target};
 
+  // As memory that stays private. What was shown, for changes.
+  Published::Region show_private() {
+    auto region = target.region();
+    region.mapped = {};
+    target.published.show(Target::kKey, region);
+    return region;
+  }
   std::byte* at_once(std::uint64_t address, std::uint64_t length = 8,
                      MemoryKey key = Target::kKey) {
     const std::lock_guard section(ours.lock());
@@ -221,9 +229,7 @@ TEST_F(DirectTest, ReachesMemoryThatIsNotMapped) {
   Initiator reaching(target, getpid());
   reaching.grant();
   reaching.fill(4);
-  auto region = target.region();
-  region.mapped = {};
-  target.published.show(Target::kKey, region);
+  auto region = show_private();
   EXPECT_EQ(reaching.execute(SendOpcode::kWrite, 10, 3000), Outcome::kDone);
   EXPECT_EQ(target.memory[3009], std::byte{4});
   EXPECT_EQ(target.memory[3010], std::byte{0});
@@ -233,6 +239,54 @@ TEST_F(DirectTest, ReachesMemoryThatIsNotMapped) {
   target.published.hide(Target::kKey);
   target.published.show(Target::kKey, region);
   EXPECT_EQ(reaching.execute(SendOpcode::kWrite, 10, 8), Outcome::kCannot) << "not in one piece";
+}
+
+TEST_F(DirectTest, ReachesAtOnceWhatCannotBeMapped) {
+  Initiator reaching(target, getpid());
+  reaching.grant();
+  reaching.fill(4);
+  auto region = show_private();
+  const auto write = [&](std::uint64_t offset, std::uint64_t length) {
+    const std::lock_guard section(reaching.lock());
+    return reaching.direct.write_reachable(Target::kKey, target.address() + offset,
+                                           reaching.buffer.data(), length);
+  };
+  const auto read = [&](std::uint64_t offset, std::uint64_t length) {
+    const std::lock_guard section(reaching.lock());
+    return reaching.direct.read_reachable(Target::kKey, target.address() + offset,
+                                          reaching.buffer.data(), length);
+  };
+  errno = 77;
+  EXPECT_TRUE(write(10, 3000));
+  EXPECT_TRUE(std::all_of(target.memory + 10, target.memory + 3010,
+                          [](std::byte b) { return b == std::byte{4}; }));
+  EXPECT_EQ(target.memory[9], std::byte{0});
+  EXPECT_EQ(target.memory[3010], std::byte{0});
+  target.memory[50] = std::byte{0x42};
+  EXPECT_TRUE(read(50, 1));
+  EXPECT_EQ(reaching.buffer[0], std::byte{0x42});
+  EXPECT_EQ(reaching.direct.reached(), 2U);
+
+  EXPECT_FALSE(write(Target::kSize - 7, 8)) << "beyond its end";
+  EXPECT_FALSE(write(std::uint64_t{0} - 1, 8)) << "before its begin";
+  reaching.grant(memory::kRemoteRead);
+  EXPECT_FALSE(write(10, 8)) << "granted to be read";
+  EXPECT_TRUE(read(10, 8));
+  reaching.revoke();
+  EXPECT_FALSE(read(10, 8));
+  reaching.grant();
+  EXPECT_TRUE(write(10, 8));
+  target.published.hide(Target::kKey);
+  EXPECT_FALSE(write(10, 8));
+  target.show();
+  EXPECT_FALSE(write(10, 8)) << "it will be mapped";
+  EXPECT_EQ(reaching.requests.asked.size(), 1U);
+  region.address = reinterpret_cast<std::byte*>(4096);
+  target.published.hide(Target::kKey);
+  target.published.show(Target::kKey, region);
+  EXPECT_FALSE(write(10, 8)) << "where nothing is";
+  EXPECT_EQ(errno, 77) << "of the program";
+  EXPECT_EQ(reaching.direct.reached(), 4U);
 }
 
 // The owner may say that its region lies anywhere: the system refuses, and nothing else happens.

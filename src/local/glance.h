@@ -60,6 +60,12 @@ class Glance {
     if (now != 0) rest_until_.store(now + how_long, std::memory_order_relaxed);
   }
 
+  // They have been resting, within so many ticks: somebody takes a stream.
+  bool has_rested(std::uint64_t within) const {
+    const std::uint64_t rest_until = rest_until_.load(std::memory_order_relaxed);
+    return rest_until != 0 && ticks() < rest_until + within;
+  }
+
   bool has_news() {
     const std::uint64_t rest_until = rest_until_.load(std::memory_order_relaxed);
     if (rest_until != 0) {

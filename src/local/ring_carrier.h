@@ -100,10 +100,9 @@ class RingCarrier final : public qp::Carrier {
                      requester_.is_idle(window) && !requester_.is_closed();
     return may ? &direct_ : nullptr;
   }
-  bool send_at_once(RingRequester::AtOnce message) {
+  bool send_at_once(const RingRequester::AtOnce& message) {
     if (outbound_ != Outbound::kAttached || lost_ || requester_.is_closed()) return false;
-    message.acknowledged = responder_.acknowledged();
-    return requester_.send_at_once(message);
+    return requester_.send_at_once(message, responder_.acknowledged());
   }
   // See RingResponder: up to `most` requests by the short way, with the acknowledgement that came
   // along.

@@ -14,6 +14,10 @@ namespace {
 // Small answers lie in the record's first unit.
 constexpr std::size_t kInlineAnswerMax = sizeof(ResponseRecord::unused);
 
+bool is_atomic(const qp::Operation& op) {
+  return op.kind == qp::OpKind::kCompareSwap || op.kind == qp::OpKind::kFetchAdd;
+}
+
 std::uint8_t flags_of(const qp::Operation& op) {
   std::uint8_t flags = 0;
   if (op.has_immediate) flags |= kWithImmediate;
@@ -67,6 +71,7 @@ bool RingRequester::issue(qp::SendWindow& window, const qp::Operation& op, qp::B
   if (sent_ == 0 && window.oldest() == index) acknowledged_ = index.value();
   sending_ = index;
   if (op.kind == qp::OpKind::kSend || op.has_immediate) last_send_ = index;
+  if (op.kind == qp::OpKind::kRead || is_atomic(op)) last_fetch_ = index;
   const Sent sent = send(window, op, budget);
   if (sent == Sent::kLater) return false;
   sent_ = 0;
@@ -77,7 +82,7 @@ bool RingRequester::issue(qp::SendWindow& window, const qp::Operation& op, qp::B
   return true;
 }
 
-bool RingRequester::send_at_once(const AtOnce& message) {
+bool RingRequester::send_at_once(const AtOnce& message, const Acknowledged& acknowledged) {
   const std::uint32_t length = message.source.length;
   if (sent_ != 0 || broken_) return false;
   const bool lends = length >= kLentMin && own_ && type_ == qp::QpType::kRc &&
@@ -90,7 +95,7 @@ bool RingRequester::send_at_once(const AtOnce& message) {
   record->index = message.index.value();
   record->epoch = epoch_;
   record->total_length = length;
-  record->acknowledged = message.acknowledged;
+  record->acknowledged = acknowledged;
   record->remote_key = 0;
   record->immediate = 0;
   record->shared_queue = 0;
@@ -244,7 +249,32 @@ bool RingRequester::take_acknowledgement(const Acknowledged& said, qp::SendWindo
 void RingRequester::acknowledge(std::uint32_t executed, qp::SendWindow& window, const Now& now) {
   done_ += executed - acknowledged_;
   acknowledged_ = executed;
+  if (last_fetch_ && *last_fetch_ - window.oldest() < 0) last_fetch_.reset();
+  if (last_fetch_) [[unlikely]]
+    fail_unanswered(executed, window, now);
   window.answered(qp::OpIndex(executed - 1), qp::Answer::kDone, now);
+}
+
+// What brings something is over when that has come, not when it is said to be executed.
+void RingRequester::fail_unanswered(std::uint32_t executed, qp::SendWindow& window,
+                                    const Now& now) {
+  const std::uint32_t behind_last = last_fetch_->value() + 1;
+  const std::uint32_t end = is_after(executed, behind_last) ? behind_last : executed;
+  for (std::uint32_t at = window.oldest().value(); is_after(end, at); ++at) {
+    const qp::OpIndex index(at);
+    const qp::Operation* op = window.outstanding(index);
+    if (!op) continue;
+    if (op->kind == qp::OpKind::kRead && op->length != 0)
+      return window.answered(index, qp::Answer::kBadLength, now);
+    if (is_atomic(*op)) return window.answered(index, qp::Answer::kBadResponse, now);
+  }
+}
+
+// The connection ends with it. It may be on its way yet: that ends here.
+void RingRequester::answered_badly(qp::OpIndex index, qp::Answer how, qp::SendWindow& window,
+                                   const Now& now) {
+  if (sent_ != 0 && index == sending_) window.issued(now);
+  window.answered(index, how, now);
 }
 
 void RingRequester::take(const ResponseRecord& record, const std::byte* payload,
@@ -254,9 +284,8 @@ void RingRequester::take(const ResponseRecord& record, const std::byte* payload,
     case ResponseKind::kData: return take_data(record, payload, window, now);
     case ResponseKind::kValue: {
       const qp::Operation* op = window.outstanding(index);
-      const bool expects_value =
-          op && (op->kind == qp::OpKind::kCompareSwap || op->kind == qp::OpKind::kFetchAdd);
-      if (!expects_value) return;
+      if (!op) return;
+      if (!is_atomic(*op)) return answered_badly(index, qp::Answer::kBadResponse, window, now);
       std::byte value[8];
       std::memcpy(value, &record.value, sizeof value);
       if (window.scatter(index, 0, value)) window.answered(index, qp::Answer::kDone, now);
@@ -284,16 +313,16 @@ void RingRequester::take_data(const ResponseRecord& record, const std::byte* pay
                               qp::SendWindow& window, const Now& now) {
   const qp::OpIndex index(record.index);
   const qp::Operation* op = window.outstanding(index);
-  if (!op || op->kind != qp::OpKind::kRead) return;
+  if (!op) return;
+  if (op->kind != qp::OpKind::kRead)
+    return answered_badly(index, qp::Answer::kBadResponse, window, now);
   if (record.offset == 0) {
     reading_ = index;
     received_ = 0;
   }
   const std::uint64_t length = op->length;
-  if (index != reading_ || record.offset != received_ || record.piece_length > length - received_) {
-    broken_ = true;
-    return;
-  }
+  if (index != reading_ || record.offset != received_ || record.piece_length > length - received_)
+    return answered_badly(index, qp::Answer::kBadLength, window, now);
   if (!window.scatter(index, received_, {payload, record.piece_length})) return;
   received_ += record.piece_length;
   if (received_ == length) window.answered(index, qp::Answer::kDone, now);

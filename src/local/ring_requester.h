@@ -41,10 +41,10 @@ class RingRequester {
     const std::byte* from = nullptr;
     Sge source;  // where `from` lies; without key: it may not be lent
     bool is_solicited = false;
-    bool is_first_out = false;    // nothing of ours is outstanding
-    Acknowledged acknowledged{};  // what we have executed for the peer
+    bool is_first_out = false;  // nothing of ours is outstanding
   };
-  bool send_at_once(const AtOnce& message);
+  // `acknowledged`: what we have executed for the peer.
+  bool send_at_once(const AtOnce& message, const Acknowledged& acknowledged);
   void collect(qp::SendWindow& window, qp::Budget& budget, const Now& now);
   // Before a request of the peer is taken that says this: what it had executed before is told of
   // first, as on a wire. False: collect() has to look.
@@ -93,6 +93,8 @@ class RingRequester {
             const Now& now);
   void take_data(const ResponseRecord& record, const std::byte* payload, qp::SendWindow& window,
                  const Now& now);
+  void answered_badly(qp::OpIndex index, qp::Answer how, qp::SendWindow& window, const Now& now);
+  void fail_unanswered(std::uint32_t executed, qp::SendWindow& window, const Now& now);
   RequestRecord* reserve(std::uint32_t units);
   RequestRecord* reserve(std::uint32_t units, const qp::Operation& op);
   void publish(std::uint32_t units, qp::OpKind kind, std::uint8_t flags);
@@ -106,6 +108,7 @@ class RingRequester {
   qp::OpIndex sending_;     // the operation on its way
   std::uint64_t sent_ = 0;  // bytes of it
   std::optional<qp::OpIndex> last_send_;
+  std::optional<qp::OpIndex> last_fetch_;  // a READ or an atomic
   std::uint32_t epoch_ = 0;
   std::uint32_t acknowledged_ = 0;
   std::uint64_t done_ = 0;

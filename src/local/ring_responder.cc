@@ -9,6 +9,13 @@
 #include "local/ring_request.h"
 
 namespace verbena::local {
+namespace {
+
+// To copy so much takes much longer than to tell of it: who waits learns at once, not when all that
+// came behind is done too.
+constexpr std::size_t kAcknowledgedAtOnce = 64 * 1024;
+
+}  // namespace
 
 void RingResponder::offer(Conduit conduit) {
   conduit_ = std::move(conduit);
@@ -36,6 +43,7 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
   if (!conduit_ || broken_) return false;
   bool stalled = !send_refusal() || (relaying_ && !take_relayed(responder, budget));
   const bool has_replies = is_relaying() && budget.spent();
+  std::size_t unsaid = 0;
   while (!stalled && !broken_ && !budget.spent() && responder.is_receiving()) {
     if (reading_ && !continue_read(responder, budget)) {
       stalled = !budget.spent();
@@ -60,6 +68,11 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
     }
     budget.take(request.record.piece_length);
     requests_.consume(units);
+    unsaid += request.record.piece_length;
+    if (unsaid >= kAcknowledgedAtOnce) {
+      acknowledge();
+      unsaid = 0;
+    }
   }
   stalled_ = stalled;
   broken_ |= requests_.is_broken() || responses_.is_broken();
@@ -97,26 +110,34 @@ bool RingResponder::take_small(qp::Responder& responder) {
     std::atomic_signal_fence(std::memory_order_seq_cst);
     return word;
   };
-  constexpr std::uint32_t kMayHave = kWithImmediate | kSolicitedEvent;
+  constexpr std::uint32_t kNamed = kNamesSource | kLent;
+  constexpr std::uint32_t kMayHave = kWithImmediate | kSolicitedEvent | kNamed;
   constexpr std::uint32_t kWholeSend =
       std::uint32_t{kFirst | kLast} << 24 | static_cast<std::uint32_t>(RequestKind::kSend) << 16;
   const std::uint32_t head = read(offsetof(RecordHead, units));
   const std::uint32_t units = head & 0xffff;
   const std::uint32_t length = read(offsetof(RequestRecord, piece_length));
-  const std::size_t room = units == 1 ? kInlineMax : (units - 1) * kUnit;
+  const std::uint32_t named = head >> 24 & kNamed;
+  const std::size_t room = named ? kLentSmallMax : units == 1 ? kInlineMax : (units - 1) * kUnit;
   const bool is_small = (head & ~(kMayHave << 24) & ~0xffffu) == kWholeSend && length <= room &&
                         length == read(offsetof(RequestRecord, total_length)) &&
                         read(offsetof(RequestRecord, offset)) == 0 &&
                         requests_.is_within_lap(units);
-  if (!is_small) return false;
+  // What names its source and is not lent wants to be lent the next time.
+  if (!is_small || (named != 0 && named != kNamed)) return false;
   qp::Arrived arrived;
   arrived.has_immediate = head >> 24 & kWithImmediate;
   arrived.is_solicited = head >> 24 & kSolicitedEvent;
   arrived.immediate = read(offsetof(RequestRecord, immediate));
   const std::uint32_t index = read(offsetof(RequestRecord, index));
-  const std::byte* const bytes =
-      front + (length <= kInlineMax ? offsetof(RequestRecord, inline_payload) : kUnit);
-  const auto done = responder.receive_small({bytes, length}, arrived);
+  auto done = qp::Responder::Small::kNo;
+  if (named == 0) {
+    const std::byte* const bytes =
+        front + (length <= kInlineMax ? offsetof(RequestRecord, inline_payload) : kUnit);
+    done = responder.receive_small({bytes, length}, arrived);
+  } else {
+    done = receive_lent(front, length, arrived, responder);
+  }
   if (done == qp::Responder::Small::kNo) return false;
   requests_.consume(units);
   if (done == qp::Responder::Small::kDone) {
@@ -129,6 +150,20 @@ bool RingResponder::take_small(qp::Responder& responder) {
   refused_ = Refused{index, qp::Answer::kOperation, responder.rnr_timer()};
   drop_epoch_ = read(offsetof(RequestRecord, epoch));
   return true;
+}
+
+qp::Responder::Small RingResponder::receive_lent(const std::byte* front, std::uint32_t length,
+                                                 const qp::Arrived& arrived,
+                                                 qp::Responder& responder) const {
+  Source source;
+  std::memcpy(&source, front + offsetof(RequestRecord, source), sizeof source);
+  const auto region = peer_ && length != 0 ? peer_->find({source.key}) : std::nullopt;
+  const auto lent = region ? lent_in(*region, source.address, length) : std::nullopt;
+  if (!lent) return qp::Responder::Small::kNo;
+  const auto receive = responder.put_small({lent->payload, length}, arrived);
+  if (!receive || !peer_->still_holds({source.key}, lent->identity))
+    return qp::Responder::Small::kNo;
+  return responder.finish_small(receive, length, arrived);
 }
 
 void RingResponder::acknowledge() {
@@ -217,6 +252,17 @@ bool RingResponder::follows(const Request& request) const {
   return is_same && record.offset == progress_ && record.piece_length != 0;
 }
 
+std::optional<RingResponder::Lent> RingResponder::lent_in(const PeerMemory::Region& region,
+                                                          std::uint64_t address,
+                                                          std::uint32_t length) {
+  const MappedPart& part = region.mapped;
+  const std::uint64_t offset = address - region.iova;
+  const bool is_mapped =
+      region.base && offset >= part.begin && offset <= part.end && length <= part.end - offset;
+  if (!is_mapped) return std::nullopt;
+  return Lent{region.base + (offset - part.begin), region.identity};
+}
+
 // Where the requester says that the payload lies. Maps it for the next time, and tells the
 // requester what is mapped. Without payload when it was lent and is not found.
 void RingResponder::find_source(Request& request) {
@@ -230,11 +276,10 @@ void RingResponder::find_source(Request& request) {
     told.store(region->identity, std::memory_order_relaxed);
   }
   if (!request.is_lent()) return;
-  const MappedPart& part = region->mapped;
-  const std::uint64_t offset = record.source.address - region->iova;
-  if (offset < part.begin || offset > part.end || record.piece_length > part.end - offset) return;
-  request.payload = region->base + (offset - part.begin);
-  request.source_identity = region->identity;
+  const auto lent = lent_in(*region, record.source.address, record.piece_length);
+  if (!lent) return;
+  request.payload = lent->payload;
+  request.source_identity = lent->identity;
 }
 
 // What was read is what the requester lent: its memory was not taken away meanwhile.
@@ -311,16 +356,17 @@ RingResponder::Step RingResponder::execute_send(const Request& request, qp::Resp
 
 RingResponder::Step RingResponder::execute_write(const Request& request, qp::Responder& responder) {
   const RequestRecord& record = request.record;
+  const bool has_immediate = record.head.flags & kWithImmediate;
   if (request.is_first() && record.total_length != 0) {
-    if (auto begun =
-            responder.begin_write(request.key(), record.remote_address, record.total_length);
+    if (auto begun = responder.begin_write(request.key(), record.remote_address,
+                                           record.total_length, has_immediate);
         !begun) {
       return refuse_request(request, begun.error(), responder);
     }
   }
   if (record.piece_length != 0) {
-    if (auto written =
-            responder.write(request.key(), record.remote_address + record.offset, request.bytes());
+    if (auto written = responder.write(request.key(), record.remote_address + record.offset,
+                                       request.bytes(), has_immediate);
         !written) {
       return refuse_request(request, written.error(), responder);
     }
@@ -328,7 +374,7 @@ RingResponder::Step RingResponder::execute_write(const Request& request, qp::Res
   }
   progress_ += record.piece_length;
   if (!request.is_last()) return piece_done(request);
-  if (record.head.flags & kWithImmediate) {
+  if (has_immediate) {
     if (auto done = responder.finish_write_with_immediate(record.total_length, request.arrived());
         !done) {
       return refuse_request(request, done.error(), responder);

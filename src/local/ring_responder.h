@@ -35,7 +35,7 @@ class RingResponder {
   // Executes and acknowledges. True when there is more to do that needs no answer from the
   // requester.
   bool serve(qp::Responder& responder, qp::Budget& budget);
-  // The short way of what comes most: a SEND in one piece whose bytes lie in the ring, while
+  // The short way of what comes most: a SEND in one piece, of a few pages, while
   // nothing else is under way. What the next request says has been executed where it may be one;
   // that is to be told of first. Then it is taken; false: serve() has to look. And after the last
   // of several the peer is told.
@@ -87,6 +87,14 @@ class RingResponder {
   Step execute_atomic_write(const Request& request, qp::Responder& responder);
   Step execute_atomic(const Request& request, qp::Responder& responder);
   bool follows(const Request& request) const;
+  struct Lent {
+    const std::byte* payload;
+    std::uint64_t identity;  // of the region
+  };
+  static std::optional<Lent> lent_in(const PeerMemory::Region& region, std::uint64_t address,
+                                     std::uint32_t length);
+  qp::Responder::Small receive_lent(const std::byte* front, std::uint32_t length,
+                                    const qp::Arrived& arrived, qp::Responder& responder) const;
   void find_source(Request& request);
   bool still_lent(const Request& request) const;
   Step refuse_source(const Request& request);

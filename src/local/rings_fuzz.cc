@@ -10,6 +10,7 @@
 #include "base/assert.h"
 #include "base/test_input.h"
 #include "local/datagram.h"
+#include "local/test_hostile.h"
 #include "local/test_pair.h"
 
 namespace verbena::local {
@@ -20,20 +21,6 @@ constexpr QpNum kPeer{0x8007};
 constexpr std::size_t kPage = 4096;
 constexpr std::byte kAround{0x5a};
 constexpr std::uint32_t kOutboundId = 2;
-
-// The same memory for every input, mapped twice: making it takes longer than all the rest.
-struct File {
-  ConduitFile ours;
-  ConduitFile theirs;
-  static File make() {
-    auto created = host::SharedMemory::create(kConduitSize, host::Backing::kWhenTouched);
-    VERBENA_ASSERT(created.has_value());
-    auto again = host::SharedMemory::adopt(created->fd, kConduitSize);
-    VERBENA_ASSERT(again.has_value());
-    return {ConduitFile(std::move(created->memory)), ConduitFile(std::move(*again))};
-  }
-  std::byte* begin() const { return theirs.at(0); }
-};
 
 class RingRun {
  public:
@@ -46,7 +33,7 @@ class RingRun {
                           memory::kLocalWrite | memory::kRemoteWrite | memory::kRemoteRead |
                               memory::kRemoteAtomic | memory::kFlushGlobal);
     secret_ = victim_.add(memory_ + 2 * kPage, kPage, memory::kLocalWrite);
-    for (const File* file : {&inbound(), &outbound()})
+    for (const HostileFile* file : {&inbound(), &outbound()})
       std::memset(file->begin(), 0, kConduitSize);
     Conduit in = Conduit::prepare(inbound().ours, 0, 1);
     static_cast<void>(Conduit::prepare(outbound().theirs, 0, kOutboundId));
@@ -76,12 +63,12 @@ class RingRun {
   }
 
  private:
-  static const File& inbound() {
-    static const File file = File::make();
+  static const HostileFile& inbound() {
+    static const HostileFile file = HostileFile::make();
     return file;
   }
-  static const File& outbound() {
-    static const File file = File::make();
+  static const HostileFile& outbound() {
+    static const HostileFile file = HostileFile::make();
     return file;
   }
   std::byte* granted() { return memory_ + kPage; }
@@ -107,95 +94,47 @@ class RingRun {
       case 0:
       case 1: return write_request();
       case 2: return write_response();
-      case 3: return scribble();
-      case 4: return write_counter();
+      case 3: return scribble(input_.one_in(2) ? inbound() : outbound(), input_);
+      case 4: return write_counter(inbound(), outbound(), input_);
       case 5: return post_send();
       case 6: return post_receive();
       default: return turn();
     }
   }
 
-  // The peer's place in a ring, as a decent one would count it.
-  std::byte* next_in(std::byte* ring, std::uint32_t& position, std::uint32_t units) {
-    if ((position & (kRequestUnits - 1)) + units > kRequestUnits) position = 0;
-    std::byte* const at = ring + std::size_t{position & (kRequestUnits - 1)} * kUnit;
-    return at;
-  }
-  template <class Record>
-  void publish(Record& record, std::byte* ring, std::uint32_t& position) {
-    const std::uint32_t units = 1 + input_.below(4);
-    std::byte* const at = next_in(ring, position, units);
-    record.head.units =
-        static_cast<std::uint16_t>(input_.one_in(8) ? input_.take<std::uint16_t>() : units);
-    record.head.kind =
-        input_.one_in(8) ? input_.take() : static_cast<std::uint8_t>(1 + input_.below(7));
-    record.head.flags = input_.one_in(3) ? input_.take() : kFirst | kLast;
-    record.head.tag = tag_of(position);
-    std::memcpy(at, static_cast<const void*>(&record), sizeof record);
-    position += units;
-  }
-  std::uint32_t wild(std::uint32_t sensible) {
-    const std::uint8_t code = input_.take();
-    if (code == 0xFF) return input_.take<std::uint32_t>();
-    return code >= 0xF0 ? sensible + code - 0xF8 : sensible;
-  }
   void write_request() {
     if (type_ == qp::QpType::kUd) return write_datagram();
     RequestRecord record{};
     const std::uint32_t length = input_.take();
-    record.index = wild(index_++);
-    record.epoch = wild(0);
-    record.total_length = wild(length);
-    record.piece_length = wild(length);
-    record.offset = wild(0);
+    record.index = wild(input_, index_++);
+    record.epoch = wild(input_, 0);
+    record.total_length = wild(input_, length);
+    record.piece_length = wild(input_, length);
+    record.offset = wild(input_, 0);
     const std::uint16_t at = input_.take<std::uint16_t>();
     record.remote_address = reinterpret_cast<std::uint64_t>(granted()) + at % (kPage + 64);
     if (at == 0xFFFF) record.remote_address = input_.take<std::uint64_t>();
-    record.remote_key = input_.one_in(8) ? secret_.value : wild(region_.value);
+    record.remote_key = input_.one_in(8) ? secret_.value : wild(input_, region_.value);
     // Of SENDs, whatever else that may mean.
-    if (input_.one_in(4)) record.acknowledged = {wild(input_.below(16)), wild(kOutboundId)};
+    if (input_.one_in(4))
+      record.acknowledged = {wild(input_, input_.below(16)), wild(input_, kOutboundId)};
     record.atomic.compare_add = input_.take();
     record.atomic.swap = input_.take();
-    publish(record, inbound().begin() + kRingsOffset, request_position_);
+    requests_.publish(record, request_ring(inbound().begin()), input_);
   }
   void write_datagram() {
     DatagramRecord record{};
     record.source_qp = kPeer.value;
     record.destination_qp = kVictim.value;
-    record.qkey = wild(0);
-    record.length = wild(input_.take());
+    record.qkey = wild(input_, 0);
+    record.length = wild(input_, input_.take());
     record.traffic_class = input_.take();
-    publish(record, inbound().begin() + kRingsOffset, request_position_);
+    requests_.publish(record, request_ring(inbound().begin()), input_);
   }
   void write_response() {
     ResponseRecord record{};
-    record.index = wild(input_.below(16));
-    record.offset = wild(0);
-    record.piece_length = wild(input_.take());
-    record.answer = input_.below(8);
-    record.rnr_timer = input_.take();
-    record.value = input_.take();
-    publish(record, outbound().begin() + kRingsOffset + std::size_t{kRequestUnits} * kUnit,
-            response_position_);
-  }
-  void scribble() {
-    const File& file = input_.one_in(2) ? inbound() : outbound();
-    const std::uint32_t at = input_.take<std::uint32_t>() % (kConduitSize - 64);
-    const std::size_t place = input_.one_in(2) ? at % sizeof(ConduitHeader) : at;
-    input_.fill(file.begin() + place, 1u + input_.below(32));
-  }
-  void write_counter() {
-    auto& in = *reinterpret_cast<ConduitHeader*>(inbound().begin());
-    auto& out = *reinterpret_cast<ConduitHeader*>(outbound().begin());
-    const std::uint32_t value = wild(input_.below(16));
-    switch (input_.below(6)) {
-      case 0: out.executed = value; break;
-      case 1: out.requests_consumed = value; break;
-      case 2: out.responder_closed = value; break;
-      case 3: in.responses_consumed = value; break;
-      case 4: in.requester_closed = value; break;
-      default: in.reach[0].length = value; break;
-    }
+    take_response(record, input_);
+    responses_.publish(record, response_ring(outbound().begin()), input_);
   }
 
   void post_send() {
@@ -242,8 +181,8 @@ class RingRun {
   std::atomic<bool> room_wanted_{false};
   std::optional<DatagramReceiver> receiver_;
   std::optional<DatagramSender> sender_;
-  std::uint32_t request_position_ = 0;
-  std::uint32_t response_position_ = 0;
+  HostileWriter requests_;
+  HostileWriter responses_;
   std::uint32_t index_ = 0;
   std::size_t posted_ = 0;
   std::size_t completed_ = 0;

@@ -104,9 +104,15 @@ struct AdoptionLimits {
 // What the owner of the regions is told, on the thread of the calls, with no lock held.
 class AdoptionEvents {
  public:
-  // The range is about to be private again though registrations hold it (expel, undo_range). After
-  // the return no peer that obeys may touch it as shared memory. Its id is released as always.
-  virtual void leaving(AdoptedId id) = 0;
+  // The pages of the range are about to move: to a file that peers map, or back though
+  // registrations may hold them (expel, undo_range). After the return nobody touches them, because
+  // what is written into a page that is copied would be lost: no peer that obeys, by whichever way,
+  // and none of our own threads, unless the kernel holds those (`is_held`). False: that cannot be
+  // had now, and the range stays where it is; then moved() does not follow.
+  virtual bool moving(const std::byte* begin, std::size_t length, bool is_held) = 0;
+  // They are where they shall be, or could not be moved. Registrations that held the range as
+  // shared memory go on as private memory; their ids are released as always.
+  virtual void moved(const std::byte* begin, std::size_t length) = 0;
 
  protected:
   ~AdoptionEvents() = default;

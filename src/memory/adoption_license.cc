@@ -5,9 +5,10 @@
 #include <sys/resource.h>
 
 #include <algorithm>
-#include <charconv>
+#include <limits>
 
 #include "memory/open_files.h"
+#include "memory/proc_text.h"
 #include "memory/raw_calls.h"
 
 namespace verbena::memory {
@@ -30,7 +31,7 @@ bool is_without_aio() {
   char text[32];
   const long got = raw::read_at(file, text, sizeof text, 0);
   raw::close(file);
-  return got == 2 && text[0] == '0' && text[1] == '\n';
+  return got > 0 && parse_figure({text, static_cast<std::size_t>(got)}) == 0;
 }
 
 bool leaves_room(int resource, std::uint64_t used, std::uint64_t length) {
@@ -47,9 +48,9 @@ std::uint32_t read_mappings_max() {
   char text[32];
   const long got = raw::read_at(file, text, sizeof text, 0);
   raw::close(file);
-  std::uint32_t value = 0;
-  const bool is_number = got > 0 && std::from_chars(text, text + got, value).ec == std::errc{};
-  return is_number ? value : kUsual;
+  constexpr std::uint64_t kMost = std::numeric_limits<std::uint32_t>::max();
+  const auto value = parse_figure({text, got > 0 ? static_cast<std::size_t>(got) : 0});
+  return static_cast<std::uint32_t>(std::min(value.value_or(kUsual), kMost));
 }
 
 }  // namespace

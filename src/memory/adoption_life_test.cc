@@ -6,6 +6,7 @@
 
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "base/unique_fd.h"
@@ -15,10 +16,27 @@
 namespace verbena::memory {
 namespace {
 
+// Who is told of moves, and says what was shared memory before and after.
 class Heard : public AdoptionEvents {
  public:
-  void leaving(AdoptedId id) override { ids.push_back(id); }
-  std::vector<AdoptedId> ids;
+  bool moving(const std::byte* begin, std::size_t length, bool) override {
+    EXPECT_FALSE(is_moving);
+    if (!lets_move) return false;
+    is_moving = true;
+    was_shared = adoption->overlaps(begin, length);
+    if (was_shared) left.push_back(begin);
+    return true;
+  }
+  void moved(const std::byte* begin, std::size_t length) override {
+    EXPECT_TRUE(std::exchange(is_moving, false));
+    if (was_shared && adoption->overlaps(begin, length)) stayed.push_back(begin);
+  }
+  const Adoption* adoption = nullptr;
+  bool lets_move = true;
+  bool is_moving = false;
+  bool was_shared = false;
+  std::vector<const std::byte*> left;
+  std::vector<const std::byte*> stayed;
 };
 
 class AdoptionLife : public testing::TestWithParam<Means> {
@@ -28,6 +46,7 @@ class AdoptionLife : public testing::TestWithParam<Means> {
     options.events = &heard;
     return options;
   }
+  void SetUp() override { heard.adoption = &adoption; }
   Heard heard;
   Adoption adoption{options()};
 };
@@ -92,11 +111,11 @@ TEST_P(AdoptionLife, OtherMemoryInTheSamePlaceIsAdoptedForItself) {
   const auto outside = adoption.adopt(pages.begin() + kPage, 2 * kPage, true);
   ASSERT_TRUE(outside);
   EXPECT_EQ(outside->id, old->id);
-  EXPECT_TRUE(heard.ids.empty());
+  EXPECT_TRUE(heard.left.empty());
   const auto anew = adoption.adopt(pages.begin() + 5 * kPage, 2 * kPage, true);
   ASSERT_TRUE(anew);
   EXPECT_NE(anew->id, old->id);
-  EXPECT_EQ(heard.ids, std::vector{old->id});
+  EXPECT_EQ(heard.left, std::vector<const std::byte*>{old->begin});
   const PeerView peer(adoption, *anew);
   EXPECT_TRUE(is_all(peer.bytes(), 2 * kPage, 2));
   adoption.release(old->id);
@@ -177,7 +196,8 @@ TEST_P(AdoptionLife, MadePrivateBeforeTheProgramChangesIt) {
   ASSERT_TRUE(one && two);
   EXPECT_TRUE(adoption.overlaps(pages.begin() + 11 * kPage, kPage));
   EXPECT_TRUE(adoption.undo_range(pages.begin() + 11 * kPage, kPage));
-  EXPECT_EQ(heard.ids, std::vector{one->id});
+  EXPECT_EQ(heard.left, std::vector<const std::byte*>{one->begin});
+  EXPECT_TRUE(heard.stayed.empty()) << "told before it had moved";
   EXPECT_FALSE(adoption.overlaps(pages.begin() + 11 * kPage, kPage));
   EXPECT_FALSE(is_shared(pages.begin() + 4 * kPage));
   EXPECT_TRUE(is_shared(pages.begin() + 20 * kPage));
@@ -196,6 +216,26 @@ TEST_P(AdoptionLife, MadePrivateBeforeTheProgramChangesIt) {
   adoption.release(two->id);
 }
 
+// Our own threads may be kept out of the range by nobody at the moment.
+TEST_P(AdoptionLife, StaysWhereItIsWhenItMayNotMove) {
+  const TestPages pages(8);
+  fill_pattern(pages.begin(), pages.size());
+  heard.lets_move = false;
+  const auto refused = adoption.adopt(pages.begin(), pages.size(), true);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error(), AdoptRefusal::kOtherThreads);
+  heard.lets_move = true;
+  const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
+  ASSERT_TRUE(adopted);
+  heard.lets_move = false;
+  EXPECT_EQ(adoption.expel(), pages.size());
+  EXPECT_EQ(adoption.counters().kept, 1u);
+  heard.lets_move = true;
+  adoption.release(adopted->id);
+  EXPECT_EQ(adoption.counters().ranges, 0u);
+  EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
+}
+
 TEST_P(AdoptionLife, ExpelledPeersKeepOrphans) {
   const TestPages pages(16);
   fill_pattern(pages.begin(), pages.size());
@@ -210,7 +250,7 @@ TEST_P(AdoptionLife, ExpelledPeersKeepOrphans) {
   const PeerView hostile_too(adoption, *in_memory);
   ASSERT_TRUE(hostile && hostile_too);
   EXPECT_EQ(adoption.expel(), 0u);
-  EXPECT_EQ(heard.ids.size(), 3u);
+  EXPECT_EQ(heard.left.size(), 3u);
   std::memset(hostile.bytes(), 0, 8 * kPage);
   std::memset(hostile_too.bytes(), 0, 4 * kPage);
   EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());

@@ -200,7 +200,7 @@ Result<Adopted, AdoptRefusal> AdoptionTable::adopt(const PageRun& body, ArenaKin
   while (AdoptedRange* const range = find_overlapping(body)) {
     if (!is_in_place(license_.map(), *range, body)) {
       // Other memory by now, with the old registration still there.
-      if (!take_back_early(*range)) return refuse(AdoptRefusal::kOverlap);
+      if (!take_back(*range)) return refuse(AdoptRefusal::kOverlap);
       continue;
     }
     if (const auto checked = check_share(*range, body, kind); !checked) {
@@ -256,14 +256,18 @@ Result<Adopted, AdoptRefusal> AdoptionTable::adopt_fresh(const PageRun& body, Ar
   range->begin = body.begin;
   range->length = body.length;
   const FilePlace file = pages_of(*range).place;
-  {
+  Result<std::byte*, AdoptRefusal> park = refuse(AdoptRefusal::kOtherThreads);
+  const bool may_move = begin_move(body, mover_.can_hold_all());
+  if (may_move) {
     const std::lock_guard guard(lock_);
-    const auto park = mover_.to_file(body, file);
-    if (!park) {
-      arenas_[*arena]->clear_place(*place);
-      return refuse(park.error());
-    }
-    enter(*range, body, *park);
+    park = mover_.to_file(body, file);
+    if (park) enter(*range, body, *park);
+  }
+  // Told without the lock.
+  if (may_move) end_move(body);
+  if (!park) {
+    arenas_[*arena]->clear_place(*place);
+    return refuse(park.error());
   }
   range->holders = 1;
   ++counters_.adopted;
@@ -317,12 +321,16 @@ void AdoptionTable::settle(AdoptedRange& range) {
 // False: it is kept.
 bool AdoptionTable::take_back(AdoptedRange& range) {
   const PageRun pages{.begin = range.begin, .length = range.length};
-  bool done = !license_.may_be_held(pages, mover_.can_move_under_use()) &&
-              !stays_used_by_others(pages, ThreadUse::kSleepsOrReads, quiet_threads_);
+  bool done = begin_move(pages, mover_.can_hold_writers());
   if (done) {
-    const std::lock_guard guard(lock_);
-    done = mover_.to_private(pages_of(range), license_.map());
-    if (done) forget_shared(range);
+    done = !license_.may_be_held(pages, mover_.can_move_under_use()) &&
+           !stays_used_by_others(pages, ThreadUse::kSleepsOrReads, quiet_threads_);
+    if (done) {
+      const std::lock_guard guard(lock_);
+      done = mover_.to_private(pages_of(range), license_.map());
+      if (done) forget_shared(range);
+    }
+    end_move(pages);
   }
   if (!done) {
     if (range.state != RangeState::kKept) ++counters_.kept;
@@ -334,10 +342,12 @@ bool AdoptionTable::take_back(AdoptedRange& range) {
   return true;
 }
 
-// While registrations may hold it.
-bool AdoptionTable::take_back_early(AdoptedRange& range) {
-  if (events_ && range.holders > 0) events_->leaving(id_of(range));
-  return take_back(range);
+bool AdoptionTable::begin_move(const PageRun& pages, bool is_held) {
+  return !events_ || events_->moving(pages.begin, pages.length, is_held);
+}
+
+void AdoptionTable::end_move(const PageRun& pages) {
+  if (events_) events_->moved(pages.begin, pages.length);
 }
 
 // With the lock held, when no mapping of the program shows the place any more.
@@ -379,7 +389,7 @@ std::size_t AdoptionTable::expel() {
   for (std::uint32_t i = 0; i < places_used_.load(std::memory_order_relaxed); ++i) {
     AdoptedRange& range = ranges_[i];
     if (range.state != RangeState::kShared && range.state != RangeState::kKept) continue;
-    if (!take_back_early(range)) left += range.length;
+    if (!take_back(range)) left += range.length;
   }
   const auto before = std::exchange(current_, {kNoArena, kNoArena});
   for (const std::uint32_t arena : before) {
@@ -399,7 +409,7 @@ bool AdoptionTable::undo_range(const std::byte* address, std::size_t length) {
     const std::uintptr_t its_begin = range.shared_begin.load(std::memory_order_relaxed);
     const std::uintptr_t its_end = range.shared_end.load(std::memory_order_relaxed);
     if (its_end <= begin || its_begin >= end) continue;
-    take_back_early(range);
+    take_back(range);
   }
   return !overlaps(address, length);
 }

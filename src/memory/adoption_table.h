@@ -105,7 +105,8 @@ class AdoptionTable final : private ForkParticipant {
   MovedPages pages_of(const AdoptedRange& range) const;
 
   bool take_back(AdoptedRange& range);
-  bool take_back_early(AdoptedRange& range);
+  bool begin_move(const PageRun& pages, bool is_held);
+  void end_move(const PageRun& pages);
   void drop(AdoptedRange& range);
   void settle(AdoptedRange& range);
   void retry_kept();

@@ -15,6 +15,8 @@
 #include <ctime>
 #include <string_view>
 
+#include "memory/directory_names.h"
+#include "memory/proc_text.h"
 #include "memory/raw_calls.h"
 
 namespace verbena::memory {
@@ -68,23 +70,17 @@ class Look {
  private:
   template <class See>
   static bool each_thread(int folder, See see) {
-    // As the kernel writes it (getdents64(2)): inode, next, length, type, name.
-    constexpr long kLengthOffset = 16;
-    constexpr long kNameOffset = 19;
     alignas(8) char entries[2048];
     bool has_any = false;
     long got = 0;
     while ((got = syscall(SYS_getdents64, folder, entries, sizeof entries)) > 0) {
-      for (long at = 0; at < got;) {
-        std::uint16_t length = 0;
-        std::memcpy(&length, entries + at + kLengthOffset, sizeof length);
-        const char* const name = entries + at + kNameOffset;
-        if (*name != '.') {
-          has_any = true;
-          if (!see(name)) return false;
-        }
-        at += length;
-      }
+      const std::span all(entries, static_cast<std::size_t>(got));
+      const NamesEnd end = each_name(all, [&](const char* name) {
+        if (*name == '.') return true;
+        has_any = true;
+        return see(name);
+      });
+      if (end != NamesEnd::kAll) return false;
     }
     return got == 0 && has_any;
   }
@@ -165,14 +161,7 @@ class Look {
     std::snprintf(path, sizeof path, "/proc/self/task/%.16s/fdinfo/%u", id, descriptor);
     const long got = read_text(path, text, sizeof text);
     if (got <= 0) return true;
-    std::string_view rest(text, static_cast<std::size_t>(got));
-    const std::size_t key = rest.find("flags:");
-    if (key == std::string_view::npos) return true;
-    rest.remove_prefix(key + 6);
-    rest.remove_prefix(std::min(rest.find_first_not_of(" \t"), rest.size()));
-    std::uint64_t flags = 0;
-    const auto parsed = std::from_chars(rest.data(), rest.data() + rest.size(), flags, 8);
-    return parsed.ec != std::errc{} || (flags & O_DIRECT) != 0;
+    return may_be_direct({text, static_cast<std::size_t>(got)});
   }
 
   const std::uint64_t begin_;

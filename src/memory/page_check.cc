@@ -14,6 +14,7 @@
 #include <optional>
 
 #include "base/unique_fd.h"
+#include "memory/maps_walk.h"
 
 namespace verbena::memory {
 namespace {
@@ -45,76 +46,6 @@ UniqueFd open_maps() {
   return UniqueFd(
       static_cast<int>(syscall(SYS_openat, AT_FDCWD, "/proc/self/maps", O_RDONLY | O_CLOEXEC)));
 }
-
-struct Mapping {
-  std::uintptr_t begin = 0;
-  std::uintptr_t end = 0;
-  bool is_readable = false;
-  bool is_writable = false;
-};
-
-// Goes over a range as the mappings come, lowest first.
-class Walk {
- public:
-  explicit Walk(const PageRange& range) : range_(range), at_(range.begin) {}
-  std::uintptr_t at() const { return at_; }
-  // kUnknown: not decided yet.
-  Presence see(const Mapping& mapping) {
-    if (mapping.end <= at_) return Presence::kUnknown;
-    if (mapping.begin > at_) return Presence::kNotThere;
-    if (!(range_.is_written ? mapping.is_writable : mapping.is_readable)) {
-      return Presence::kNotThere;
-    }
-    at_ = mapping.end;
-    return at_ >= range_.end ? Presence::kThere : Presence::kUnknown;
-  }
-
- private:
-  const PageRange range_;
-  std::uintptr_t at_;
-};
-
-// Lines of /proc/self/maps, character by character: "7f00-7fff rw-p ...".
-class MapsParser {
- public:
-  // True when `mapping` is complete.
-  bool take(char c) {
-    switch (field_) {
-      case Field::kBegin:
-        if (c == '-') return next(Field::kEnd);
-        mapping_.begin = mapping_.begin << 4 | digit(c);
-        return false;
-      case Field::kEnd:
-        if (c == ' ') return next(Field::kReadable);
-        mapping_.end = mapping_.end << 4 | digit(c);
-        return false;
-      case Field::kReadable: mapping_.is_readable = c == 'r'; return next(Field::kWritable);
-      case Field::kWritable:
-        mapping_.is_writable = c == 'w';
-        field_ = Field::kRest;
-        return true;
-      case Field::kRest:
-        if (c != '\n') return false;
-        mapping_ = {};
-        return next(Field::kBegin);
-    }
-    return false;
-  }
-  const Mapping& mapping() const { return mapping_; }
-
- private:
-  enum class Field : std::uint8_t { kBegin, kEnd, kReadable, kWritable, kRest };
-  bool next(Field field) {
-    field_ = field;
-    return false;
-  }
-  static std::uintptr_t digit(char c) {
-    return static_cast<std::uintptr_t>(c >= 'a' ? c - 'a' + 10 : c - '0') & 15;
-  }
-
-  Field field_ = Field::kBegin;
-  Mapping mapping_;
-};
 
 Presence populate(std::uintptr_t begin, std::size_t length, bool is_written) {
   if (syscall(SYS_madvise, begin, length, is_written ? kPopulateWrite : kPopulateRead) == 0) {
@@ -171,7 +102,7 @@ Presence ask_by_populating(const PageRange& range) {
 Presence ask_map_query(const PageRange& range) {
   const UniqueFd maps = open_maps();
   if (!maps) return Presence::kUnknown;
-  Walk walk(range);
+  MapsWalk walk(range);
   for (;;) {
     MapQuery query{};
     query.size = sizeof query;
@@ -190,8 +121,7 @@ Presence ask_map_query(const PageRange& range) {
 Presence ask_map_text(const PageRange& range) {
   const UniqueFd maps = open_maps();
   if (!maps) return Presence::kUnknown;
-  Walk walk(range);
-  MapsParser parser;
+  MapsText walk(range);
   // The kernel gives about a page a call; threads of programs may have little stack.
   char text[4096];
   bool has_begun = false;
@@ -201,11 +131,8 @@ Presence ask_map_text(const PageRange& range) {
     if (got < 0) return Presence::kUnknown;
     if (got == 0) return has_begun ? Presence::kNotThere : Presence::kUnknown;
     has_begun = true;
-    for (const char* c = text; c != text + got; ++c) {
-      if (!parser.take(*c)) continue;
-      const Presence seen = walk.see(parser.mapping());
-      if (seen != Presence::kUnknown) return seen;
-    }
+    const Presence seen = walk.take({text, static_cast<std::size_t>(got)});
+    if (seen != Presence::kUnknown) return seen;
   }
 }
 

@@ -312,25 +312,27 @@ bool PageMover::take_back(const Mapping& mapping, std::byte* from, const FilePla
                           bool keep_from) const {
   std::byte* const begin = pointer(mapping.begin);
   const std::size_t length = mapping.end - mapping.begin;
-  bool is_watched = false;
   bool is_held = false;
   if (userfault_.can_hold_writers() && (mapping.rights & PROT_WRITE) != 0) {
-    const int error = userfault_.watch(begin, length, HoldWhat::kWrites);
-    if (error == EBUSY) return false;  // the program tracks it
-    is_watched = error == 0;
-    is_held = is_watched && userfault_.hold_writers(begin, length) == 0;
+    // It fails where the program tracks the range.
+    if (userfault_.watch(begin, length, HoldWhat::kWrites) != 0) return false;
+    is_held = userfault_.hold_writers(begin, length) == 0;
+    if (!is_held) {
+      userfault_.unwatch(begin, length);
+      return false;
+    }
   }
   // Late comers are held by now.
   bool done = !is_used_by_others({.begin = begin, .length = length}, ThreadUse::kSleepsOrReads,
                                  quiet_threads_) &&
               copy_content(from, begin, length, place);
-  // Nobody is held: what was written meanwhile is seen but for the last microseconds.
+  // What nobody has held up, a system call of the program, is seen but for the last microseconds.
   if (done && !is_held) done = copy_content(from, begin, length, place);
   if (done && mapping.rights != (PROT_READ | PROT_WRITE)) {
     done = raw::protect(from, length, mapping.rights) == 0;
   }
   if (done) done = put_over(mapping, from, place, keep_from);
-  if (is_watched) {
+  if (is_held) {
     if (!done) userfault_.unwatch(begin, length);
     userfault_.wake(begin, length);
   }

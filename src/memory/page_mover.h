@@ -74,6 +74,10 @@ class PageMover {
   // pages are seen.
   bool can_move_under_use() const { return can_move_; }
 
+  // Whoever of our process touches a page on its way waits: to the file and back.
+  bool can_hold_all() const { return userfault_.is_open(); }
+  bool can_hold_writers() const { return userfault_.can_hold_writers(); }
+
   // The park. `range` is plain memory (ProcessMap::plain), whole pages.
   Result<std::byte*, AdoptRefusal> to_file(const PageRun& range, const FilePlace& place) const;
   // Makes every mapping of the place private, wherever the program has moved it since; what it has

@@ -6,11 +6,11 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <charconv>
 #include <cstdio>
 #include <cstring>
 #include <string_view>
 
+#include "memory/proc_text.h"
 #include "memory/raw_calls.h"
 
 namespace verbena::memory {
@@ -73,37 +73,6 @@ int rights_of(std::uint64_t flags) {
          ((flags & kMapExecutable) != 0 ? PROT_EXEC : 0);
 }
 
-// Takes a number off the front.
-std::uint64_t take_number(std::string_view& text, int base) {
-  std::uint64_t value = 0;
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), value, base);
-  text.remove_prefix(static_cast<std::size_t>(end - text.data()));
-  if (!text.empty()) text.remove_prefix(1);  // what follows it
-  return value;
-}
-
-// "7f00-7fff rw-p 00000000 00:00 0     [heap]", perhaps without the end of a long name.
-Mapping parse_line(std::string_view line, char (&name)[64]) {
-  Mapping mapping;
-  mapping.begin = take_number(line, 16);
-  mapping.end = take_number(line, 16);
-  if (line.size() < 5) return {};
-  mapping.rights = (line[0] == 'r' ? PROT_READ : 0) | (line[1] == 'w' ? PROT_WRITE : 0) |
-                   (line[2] == 'x' ? PROT_EXEC : 0);
-  mapping.is_shared = line[3] == 's';
-  line.remove_prefix(5);
-  mapping.offset = take_number(line, 16);
-  const auto device_major = static_cast<unsigned>(take_number(line, 16));
-  const auto device_minor = static_cast<unsigned>(take_number(line, 16));
-  mapping.device = makedev(device_major, device_minor);
-  mapping.inode = take_number(line, 10);
-  line.remove_prefix(std::min(line.find_first_not_of(' '), line.size()));
-  const std::size_t length = std::min(line.size(), sizeof name - 1);
-  std::memcpy(name, line.data(), length);
-  name[length] = 0;
-  return mapping;
-}
-
 bool is_plain_name(std::string_view name) {
   return name.empty() || name == "[heap]" || name.starts_with("[anon:");
 }
@@ -161,7 +130,7 @@ MapAnswer ProcessMap::each(See see) const {
         continue;
       }
       char name[64];
-      const Mapping mapping = parse_line({line, length}, name);
+      const Mapping mapping = parse_mapping({line, length}, name);
       length = 0;
       if (!see(mapping, name)) return MapAnswer::kFound;
     }
@@ -219,25 +188,7 @@ std::optional<ProcessFigures> ProcessStatus::read() const {
   char text[4096];
   const long got = raw::read_at(file_.get(), text, sizeof text, 0);
   if (got <= 0) return std::nullopt;
-  const std::string_view all(text, static_cast<std::size_t>(got));
-  bool is_complete = true;
-  const auto figure = [&](std::string_view key) -> std::uint64_t {
-    const std::size_t at = all.find(key);
-    if (at == std::string_view::npos) {
-      is_complete = false;
-      return 0;
-    }
-    std::string_view rest = all.substr(at + key.size());
-    rest.remove_prefix(std::min(rest.find_first_not_of(" \t"), rest.size()));
-    return take_number(rest, 10);
-  };
-  const ProcessFigures figures{.threads = figure("\nThreads:"),
-                               .locked_bytes = figure("\nVmLck:") << 10,
-                               .pinned_bytes = figure("\nVmPin:") << 10,
-                               .address_bytes = figure("\nVmSize:") << 10,
-                               .data_bytes = figure("\nVmData:") << 10};
-  if (!is_complete) return std::nullopt;
-  return figures;
+  return parse_status({text, static_cast<std::size_t>(got)});
 }
 
 TouchedPages::TouchedPages() : file_(raw::open("/proc/self/pagemap", O_RDONLY)) {}

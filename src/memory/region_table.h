@@ -20,6 +20,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/pieces.h"
 #include "base/random.h"
 #include "base/result.h"
 #include "base/types.h"
@@ -231,6 +232,8 @@ class RegionTable {
 // it touches. gather needs no right; scatter needs local write.
 Result<void, RegionRefusal> gather(RegionTable& table, PdId pd, std::span<const Sge> from,
                                    std::uint64_t offset, std::span<std::byte> to);
+Result<void, RegionRefusal> gather_pieces(RegionTable& table, PdId pd, std::span<const Sge> from,
+                                          std::uint64_t offset, const Pieces& to);
 Result<void, RegionRefusal> scatter(RegionTable& table, PdId pd, std::span<const Sge> to,
                                     std::uint64_t offset, std::span<const std::byte> from);
 // Bytes [offset, offset + length) of the concatenation of a list.

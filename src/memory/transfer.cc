@@ -98,12 +98,36 @@ auto load_to(std::byte* to) {
   };
 }
 
+// The `length` bytes that come at `at` in the concatenation of the pieces.
+bool load_pieces(const Pieces& to, std::uint64_t at, const std::byte* memory, std::size_t length) {
+  while (length > 0) {
+    const auto inside = static_cast<std::size_t>(at % to.bytes);
+    const std::size_t part = std::min(length, to.bytes - inside);
+    std::byte* const piece = to.first + static_cast<std::size_t>(at / to.bytes) * to.stride;
+    if (!guarded_copy(piece + inside, memory, part)) return false;
+    at += part;
+    memory += part;
+    length -= part;
+  }
+  return true;
+}
+
 }  // namespace
 
 Result<void, RegionRefusal> gather(RegionTable& table, PdId pd, std::span<const Sge> from,
                                    std::uint64_t offset, std::span<std::byte> to) {
   return for_sges(from, offset, to.size(), [&](const Range& range, std::uint64_t done) {
     return for_own(table, pd, range, 0, load_to(to.data() + done));
+  });
+}
+
+Result<void, RegionRefusal> gather_pieces(RegionTable& table, PdId pd, std::span<const Sge> from,
+                                          std::uint64_t offset, const Pieces& to) {
+  return for_sges(from, offset, to.total(), [&](const Range& range, std::uint64_t done) {
+    return for_own(table, pd, range, 0,
+                   [&](const std::byte* memory, std::uint64_t at, std::size_t length) {
+                     return load_pieces(to, done + at, memory, length);
+                   });
   });
 }
 

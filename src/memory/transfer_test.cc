@@ -121,6 +121,33 @@ TEST_F(Transfer, AListIsOneRowOfBytes) {
   }
 }
 
+TEST_F(Transfer, PiecesAreFilledOneAfterTheOther) {
+  const TestPages second(1);
+  const MemoryKey first_key = add(region_of(pages));
+  const MemoryKey second_key = add(region_of(second));
+  const Sge list[] = {{.address = pages.address() + 10, .length = 5, .key = first_key},
+                      {.address = second.address() + 20, .length = 100, .key = second_key},
+                      {.address = pages.address() + 500, .length = 50, .key = first_key}};
+  const std::vector<std::byte> sent = numbered(155);
+  ASSERT_TRUE(scatter(table, kDomain, list, 0, sent));
+  constexpr std::size_t kStride = 40;
+  constexpr std::byte kBetween{0xEE};
+  for (std::size_t bytes = 1; bytes <= 31; ++bytes) {
+    for (std::size_t offset = 0; offset + bytes * 5 <= sent.size(); offset += 3) {
+      std::vector<std::byte> room(5 * kStride, kBetween);
+      const Pieces pieces{.first = room.data() + 2, .bytes = bytes, .stride = kStride, .count = 5};
+      ASSERT_TRUE(gather_pieces(table, kDomain, list, offset, pieces));
+      std::vector<std::byte> expected(room.size(), kBetween);
+      for (std::size_t i = 0; i < bytes * 5; ++i)
+        expected[2 + i / bytes * kStride + i % bytes] = sent[offset + i];
+      ASSERT_EQ(room, expected) << bytes << " from " << offset;
+    }
+  }
+  std::vector<std::byte> room(5 * kStride);
+  const Pieces longer{.first = room.data(), .bytes = 32, .stride = kStride, .count = 5};
+  EXPECT_FALSE(gather_pieces(table, kDomain, list, 0, longer)) << "more than there is";
+}
+
 TEST_F(Transfer, OnlySgesThatAreTouchedAreChecked) {
   const MemoryKey key = add(region_of(pages));
   const Sge list[] = {{.address = pages.address(), .length = 10, .key = key},

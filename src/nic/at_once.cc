@@ -10,6 +10,7 @@ namespace {
 
 // So much is copied within a few microseconds.
 constexpr std::uint32_t kCopyMax = 256 * 1024;
+constexpr std::uint32_t kReachMax = 64 * 1024;  // by the system
 
 // The memory of a request's only piece; null where it is not that simple.
 inline const std::byte* source_of(const qp::SmallRequest& request, const qp::QpConfig& config) {
@@ -60,8 +61,12 @@ bool Qp::write_at_once(const qp::SmallRequest& request) {
   if (!direct || length > kCopyMax) return false;
   const std::byte* const from = source_of(request, pair.config());
   if (!from) return false;
-  std::byte* const to = direct->target_of_write(request.remote_key, request.remote_address, length);
-  if (!to || !memory::guarded_copy(to, from, length) || !direct->copy_counts()) return false;
+  const MemoryKey key = request.remote_key;
+  std::byte* const to = direct->target_of_write(key, request.remote_address, length);
+  const bool is_done = to ? memory::guarded_copy(to, from, length) && direct->copy_counts()
+                          : length <= kReachMax &&
+                                direct->write_reachable(key, request.remote_address, from, length);
+  if (!is_done) return false;
   pair.window().done_at_once(request.wr_id, queues::CompletionKind::kWrite,
                              request.flags & queues::kSignaled);
   return true;
@@ -80,10 +85,13 @@ bool Qp::read_at_once(const qp::SmallRequest& request) {
   if (!lease) return false;
   const memory::Extent to = lease->next();
   if (to.length != sge.length) return false;
-  const std::byte* const from =
-      direct->source_of_read(request.remote_key, request.remote_address, sge.length);
-  if (!from || !memory::guarded_copy(to.address, from, sge.length) || !direct->copy_counts())
-    return false;
+  const MemoryKey key = request.remote_key;
+  const std::byte* const from = direct->source_of_read(key, request.remote_address, sge.length);
+  const bool is_done =
+      from ? memory::guarded_copy(to.address, from, sge.length) && direct->copy_counts()
+           : sge.length <= kReachMax &&
+                 direct->read_reachable(key, request.remote_address, to.address, sge.length);
+  if (!is_done) return false;
   pair.window().done_at_once(request.wr_id, queues::CompletionKind::kRead,
                              request.flags & queues::kSignaled, sge.length);
   return true;

@@ -24,6 +24,10 @@ constexpr std::uint32_t kPollsForLease = 64;
 // So many polls without anything to do, some microseconds, before we wake whom we wait for; and
 // again at each doubling.
 constexpr std::uint32_t kIdlePollsForNudge = 256;
+// One more for so many bytes of what we wait for, up to a MiB of it: a peer that copies is at it,
+// and its NIC thread would only take the core away from it.
+constexpr std::uint64_t kBytesForIdlePoll = 256;
+constexpr std::uint64_t kCopiedMax = 1 << 20;
 // So many times requests are found, and nothing is posted between, before it is a stream. Then so
 // many ticks, a quarter of a microsecond, until the next look.
 constexpr std::uint32_t kFindsForStream = 32;
@@ -31,6 +35,8 @@ constexpr std::uint32_t kFindsForStream = 32;
 constexpr std::uint32_t kFindsForMany = 4;
 constexpr std::uint32_t kManyAtOnce = 64;
 constexpr std::uint64_t kStreamRest = 700;
+// Who takes a stream does other things for so many ticks, some microseconds: posts receives.
+constexpr std::uint64_t kStreamPause = 14'000;
 // So many, some tens of microseconds, before we let others have the core now and then.
 constexpr std::uint32_t kIdlePollsForYield = 2048;
 constexpr std::uint32_t kPollsBetweenYields = 256;
@@ -165,10 +171,9 @@ void Engine::run() {
       lingers_again = now + kLingerPause;
     }
     if (is_leased()) {
-      nap_while_leased();
       // Whoever ended the nap knows better than the lease: a program may poll a little and then
       // wait for something else.
-      work(Patience::kSome);
+      if (nap_while_leased()) work(Patience::kSome);
     } else if (work(Patience::kSome)) {
       lingers_until = now + linger;
     } else if (now < lingers_until && now >= lingers_again) {
@@ -199,21 +204,36 @@ void Engine::expect_no_polls() {
 
 // Timers are the pollers' as well (poll_wire()), where there may be many: a queue pair on the wire
 // moves its own with every message.
-void Engine::nap_while_leased() {
-  Duration until = lease_check_;
+// False: it was ended by a peer that has waited for long, and a poller is at work: there is nothing
+// to do but to take the core away from it.
+bool Engine::nap_while_leased() {
+  using Kind = host::Doorbell::NapKind;
+  const Kind how = std::exchange(naps_on_, false) ? Kind::kOn : Kind::kUsual;
+  Duration until = how == Kind::kOn ? kLeaseCheckMin : lease_check_;
   const Instant deadline = wire() ? moderations_.earliest() : next_alarm();
   if (deadline != Instant::never()) {
     const Instant now = clock_now();
     until = std::min(until, deadline > now ? deadline - now : Duration());
   }
-  doorbell_->prepare_nap();
-  if (waits() == waits_seen_) doorbell_->nap(until);
+  doorbell_->prepare_nap(how);
+  const bool is_ended = waits() == waits_seen_ && doorbell_->nap(how, until);
   doorbell_->awake();
   lease_check_ = std::min(lease_check_ * 2, kLeaseCheckMax);
+  naps_on_ = is_ended && waits() == waits_seen_ && is_driven();
+  return !naps_on_;
+}
+
+// A poller is scanning, or was a moment ago.
+bool Engine::is_driven() {
+  const std::unique_lock guard(watched_lock_, std::try_to_lock);
+  return !guard.owns_lock() || std::ranges::any_of(watched_, [](const Qp* qp) {
+    return qp->glance.has_rested(kStreamPause);
+  });
 }
 
 void Engine::sleep_until_rung() {
   lease_check_ = kLeaseCheckMin;
+  naps_on_ = false;
   doorbell_->prepare_sleep();
   const Instant now = clock_now();
   const Instant deadline = next_alarm();
@@ -242,7 +262,7 @@ void Engine::drive() {
   }
   const std::uint32_t idle = idle_polls_.load(std::memory_order_relaxed) + 1;
   idle_polls_.store(idle, std::memory_order_relaxed);
-  if (idle >= kIdlePollsForNudge && std::has_single_bit(idle)) nudge_peers();
+  if (idle >= kIdlePollsForNudge && std::has_single_bit(idle)) nudge_peers(idle);
   // Whoever we wait for may be waiting for this core. With a core for everybody this returns at
   // once.
   if (idle >= kIdlePollsForYield && idle % kPollsBetweenYields == 0) sched_yield();
@@ -250,15 +270,19 @@ void Engine::drive() {
 
 // We wait for answers, and wait long. The peer's thread that polled a moment ago may do something
 // else now, while its NIC thread still believes in the lease.
-void Engine::nudge_peers() {
+void Engine::nudge_peers(std::uint32_t idle_polls) {
   const QpTable::Reading reading(nic_.queue_pairs());
   Link* last = nullptr;
   nic_.queue_pairs().each([&](Qp& qp) {
     if (!qp.awaits_answer.load(std::memory_order_relaxed)) return;
     const std::unique_lock guard(qp.pair.lock(), std::try_to_lock);
     if (!guard.owns_lock() || !qp.link || qp.link.get() == last) return;
+    const qp::SendWindow& window = qp.pair.window();
+    const qp::Operation* const awaited = window.outstanding(window.oldest());
+    const std::uint64_t copied = awaited ? std::min(awaited->length, kCopiedMax) : 0;
+    if (idle_polls < kIdlePollsForNudge + copied / kBytesForIdlePoll) return;
     last = qp.link.get();
-    last->doorbell().wake();
+    last->doorbell().nudge();
   });
 }
 
@@ -429,10 +453,10 @@ void Engine::want_turn(QpNum qp) { doorbell_->ring_and_wake(qp.index()); }
 void Engine::want_datagrams() { doorbell_->ring_and_wake(QpTable::kDatagramIndex); }
 
 void Engine::note_deadline(Qp& qp, const Now& now) {
-  const std::optional<Instant> deadline = qp.deadline(now);
-  if (!deadline || *deadline >= qp.timer) return;  // the earlier entry looks again
-  const Instant before = std::exchange(qp.timer, *deadline);
-  if (!timers_.move(qp.number(), before, *deadline)) return;
+  const Instant deadline = qp.deadline(now);
+  if (deadline >= qp.timer) return;  // the earlier entry looks again
+  const Instant before = std::exchange(qp.timer, deadline);
+  if (!timers_.move(qp.number(), before, deadline)) return;
   // Who naps on the wire looks at the timers soon, and pollers do before that.
   if (wire()) {
     doorbell_->wake_if_asleep();

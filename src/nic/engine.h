@@ -147,10 +147,11 @@ class Engine {
   void ring_again(std::uint32_t index, Patience patience);
   void rest_in_stream(Qp& qp);
   bool is_leased();
-  void nap_while_leased();
+  bool nap_while_leased();
+  bool is_driven();
   void sleep_until_rung();
   void take_lease();
-  void nudge_peers();
+  void nudge_peers(std::uint32_t idle_polls);
 
   Nic& nic_;
   Gsi gsi_;
@@ -182,6 +183,7 @@ class Engine {
   std::uint32_t polls_seen_ = 0;              // the NIC thread's
   std::uint32_t waits_seen_ = 0;              // the NIC thread's
   Duration lease_check_;                      // the NIC thread's: how long until the next look
+  bool naps_on_ = false;                      // the NIC thread's
   std::atomic<std::uint32_t> idle_polls_{0};  // since a poll last found something to do
 };
 

@@ -122,7 +122,7 @@ void Links::reached(SlotNumber slot, Process& process) {
 }
 
 void Links::slot_unreachable(SlotNumber slot, host::Refusal why) {
-  wire_slot_answered(slot, std::nullopt);
+  wire_slot_refused(slot, why);
   if (why == host::Refusal::kSelf) {
     engine_.gsi().slot_is_ours(slot);
     return reached(slot, processes_.at(control_->id()));

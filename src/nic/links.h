@@ -123,10 +123,11 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   // Looks for the process that has this shared receive queue, of another one's domain: the target
   // hears by its relay (target_relay.h). False: not accepted.
   bool find_relay(QpNum target, QpNum queue);
-  // A hidden target is not needed any more, or none of this domain, where it has no other
-  // dependents; the second one waits. False: they may be there yet.
+  // A hidden target is not needed any more.
   void end_hidden_target(QpNum target);
-  bool end_hidden_targets(Xrcd& of);
+  // A handle has left this domain: its hidden targets go on by another's context, or end with the
+  // last one. Waits. False: not done yet.
+  bool leave_hidden_targets(XrcDomain& domain);
   // Maps a region of a peer soon. False: not accepted.
   bool map_soon(host::PeerId peer, MemoryKey key, std::atomic<bool>& is_wanted);
 
@@ -217,7 +218,8 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
 
   void try_offers(Instant now);
   // links_wire.cc
-  void wire_slot_answered(SlotNumber slot, std::optional<host::PeerId> holder);
+  void wire_slot_answered(SlotNumber slot, host::PeerId holder);
+  void wire_slot_refused(SlotNumber slot, host::Refusal why);
   void wire_peer_down(host::PeerId id);
   bool is_for_wire(host::PeerId from, std::span<const std::byte> bytes,
                    host::PrivateFd& attachment);

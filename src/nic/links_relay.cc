@@ -169,11 +169,10 @@ void Links::end_hidden_if(Is&& is) {
     end_hidden_now(each);
 }
 
-bool Links::end_hidden_targets(Xrcd& of) {
-  return control_->call([this, &of] {
-    // Here none is being made, nor goes: only here the numbers can be compared.
-    if (of.pd.dependents.load() > of.pd.hidden.load()) return;
-    end_hidden_if([&of](Qp& qp) { return &qp.pd() == &of.pd; });
+bool Links::leave_hidden_targets(XrcDomain& domain) {
+  return control_->call([this, &domain] {
+    if (domain.keep_own_handle()) return;
+    end_hidden_if([&domain](Qp& qp) { return qp.pair.config().shared_queues == &domain; });
   });
 }
 

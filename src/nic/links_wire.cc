@@ -25,9 +25,15 @@ void Links::tick(Instant now) {
   plan_tick();
 }
 
-void Links::wire_slot_answered(SlotNumber slot, std::optional<host::PeerId> holder) {
+void Links::wire_slot_answered(SlotNumber slot, host::PeerId holder) {
   if (!wire_) return;
   wire_->group().slot_answered(slot, holder);
+  plan_tick();
+}
+
+void Links::wire_slot_refused(SlotNumber slot, host::Refusal why) {
+  if (!wire_) return;
+  wire_->group().slot_refused(slot, why);
   plan_tick();
 }
 

@@ -4,13 +4,7 @@
 #include <algorithm>
 #include <mutex>
 
-#include "wire/ip.h"
-
 namespace verbena::nic {
-
-bool is_multicast(const Gid& gid) {
-  return wire::is_ipv4(gid) ? gid.bytes[12] >> 4 == 0xE : gid.bytes[0] == 0xFF;
-}
 
 Result<bool, Error> MulticastGroups::attach(const MulticastGroup& group, QpNum qp) {
   const std::lock_guard guard(lock_);

@@ -24,8 +24,6 @@ struct MulticastGroup {
   friend auto operator<=>(const MulticastGroup&, const MulticastGroup&) = default;
 };
 
-// As IP has them: ff00::/8, and 224.0.0.0/4 mapped.
-bool is_multicast(const Gid& gid);
 // The program is about to send to groups of the loopback interface: without any queue pair's lock.
 void send_to_groups(Nic& nic);
 

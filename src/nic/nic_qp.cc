@@ -141,19 +141,18 @@ bool Qp::wants_timer() {
   return datagrams_ || wire_ || pair.window().resume_at();
 }
 
-std::optional<Instant> Qp::deadline(const Now& now) {
-  std::optional<Instant> earliest;
-  if (ring_) earliest = ring_->next_deadline();
-  if (datagrams_) earliest = datagrams_->next_deadline();
-  if (raw_) earliest = raw_->next_deadline();
-  if (wire_) {
-    const std::optional<Instant> wire = wire_->next_deadline(now);
-    if (!earliest || (wire && *wire < *earliest)) earliest = wire;
-  }
-  std::optional<Instant> resume = pair.window().resume_at();
+Instant Qp::deadline(const Now& now) {
+  Instant earliest = Instant::never();
+  const auto consider = [&](std::optional<Instant> at) {
+    if (at && *at < earliest) earliest = *at;
+  };
+  if (ring_) consider(ring_->next_deadline());
+  if (datagrams_) consider(datagrams_->next_deadline());
+  if (raw_) consider(raw_->next_deadline());
+  if (wire_) earliest = std::min(earliest, wire_->next_deadline(now));
   // A timer that is over and was not used waits for something else, and that gives a turn.
-  if (resume && *resume <= now) resume.reset();
-  if (!earliest || (resume && *resume < *earliest)) earliest = resume ? resume : earliest;
+  const std::optional<Instant> resume = pair.window().resume_at();
+  if (resume && *resume > now) consider(resume);
   return earliest;
 }
 

@@ -65,8 +65,8 @@ class Qp final : qp::QpEvents {
   }
   // Sends what was just posted; true as turn().
   bool send(const Now& now);
-  // When it wants a turn although nothing comes; asked after a turn at `now`.
-  std::optional<Instant> deadline(const Now& now);
+  // When it wants a turn although nothing comes, or never; asked after a turn at `now`.
+  Instant deadline(const Now& now);
   // Something came that nobody has looked at.
   bool has_incoming() const { return ring_ && ring_->has_work(); }
   bool has_requests() const { return ring_ && ring_->has_requests(); }
@@ -124,6 +124,7 @@ class Qp final : qp::QpEvents {
   std::atomic<bool> has_peer{false};       // since it was made
   std::atomic<std::uint32_t> flows{0};     // that bring it raw packets
   bool is_watched = false;                 // the engine's
+  Qp* next_held = nullptr;                 // sharing_moves.cc
   Connecting connecting = Connecting::kNot;
   LinkRef link;                      // while connected, or connecting
   Instant timer = Instant::never();  // the entry in the engine's timers that counts

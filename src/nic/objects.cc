@@ -12,6 +12,7 @@
 #include "nic/multicast.h"
 #include "nic/nic.h"
 #include "nic/sharing.h"
+#include "wire/ip.h"
 
 namespace verbena::nic {
 namespace {
@@ -270,7 +271,8 @@ Result<Ah*, Error> create_ah(Pd& pd, const qp::AddressVector& path) {
   if (!path.has_grh || path.port != 1 || path.source_gid_index >= gids.size()) {
     return refuse(Error::kInvalid);
   }
-  if (context.device().is_loopback && is_multicast(path.destination)) send_to_groups(context.nic());
+  if (context.device().is_loopback && wire::is_multicast(path.destination))
+    send_to_groups(context.nic());
   auto ah = std::make_unique<Ah>();
   const auto number = context.nic().address_handles().add(
       {.pd = pd.id,

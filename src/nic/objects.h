@@ -106,7 +106,6 @@ struct Pd {
   PdId id;
   Pd* parent = nullptr;  // of a parent domain: whose protection it gives
   std::atomic<std::uint32_t> dependents{0};
-  std::atomic<std::uint32_t> hidden{0};  // of these: hidden targets (nic/xrc.h)
 };
 Result<Pd*, Error> alloc_pd(Context& context);
 // Another handle on a domain, with dependents of its own.

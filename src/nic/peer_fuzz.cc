@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: MIT
 // A process of the same user that links with a NIC whose queue pairs are connected to it, and says
-// and shares whatever it likes: conduits, tables, files, datagrams, management. The NIC goes on,
-// and memory that was not granted stays as it is.
+// and shares whatever it likes: conduits, tables, files, datagrams, management, relays of XRC
+// targets in both directions. The NIC goes on, and memory that was not granted stays as it is.
 #include <fcntl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
@@ -17,10 +17,13 @@
 
 #include "base/assert.h"
 #include "base/test_input.h"
+#include "host/doorbell.h"
 #include "host/test_raw_link.h"
 #include "local/conduit.h"
 #include "local/published.h"
+#include "local/test_hostile.h"
 #include "nic/test_world.h"
+#include "nic/test_xrc.h"
 
 namespace verbena::nic {
 namespace {
@@ -30,6 +33,10 @@ constexpr std::uint8_t kSecret = 0x5a;
 constexpr std::uint32_t kGranted = 4096;
 constexpr std::size_t kBytes = 3 * kGranted;  // the part in the middle is granted
 constexpr std::uint64_t kConduitId = 77;
+constexpr std::size_t kKinds = 4;  // RC, UC, UD, and an XRC target
+constexpr std::size_t kTarget = 3;
+constexpr std::uint32_t kFirst = 5;  // of the hostile process: as many queue pairs
+constexpr std::uint32_t kQueueElsewhere = QpNum::of(kHostile, kFirst + kKinds).value;
 
 // As links write them (links.h).
 struct Message {
@@ -95,31 +102,43 @@ class Victim {
     }
   }
   Node& node(std::size_t which) { return *nodes_[which]; }
+  XrcTarget& target() { return target_; }
+  QpNum number(std::size_t which) {
+    return which == kTarget ? target_.number() : nodes_[which]->number();
+  }
   SlotNumber slot() { return nodes_[0]->number().slot(); }
   void connect(std::size_t which) {
+    const QpNum theirs = QpNum::of(kHostile, kFirst + static_cast<std::uint32_t>(which));
+    if (which == kTarget) return target_.connect(theirs);
     Node& node = *nodes_[which];
     static_cast<void>(node.move(qp::QpState::kReset));
     node.timeout = 1;
-    node.ready(QpNum::of(kHostile, static_cast<std::uint32_t>(5 + which)));
+    node.ready(theirs);
   }
   void poll() {
     for (const auto& node : nodes_) {
       std::array<queues::Completion, 16> some;
       static_cast<void>(node->cq->poll(some));
     }
+    std::array<queues::Completion, 16> some;
+    static_cast<void>(target_.cq->poll(some));
   }
   void expect_secrets() {
-    for (const auto& node : nodes_) {
-      const auto is_secret = [](std::uint8_t each) { return each == kSecret; };
-      const auto memory = std::span(node->memory);
-      VERBENA_ASSERT(std::ranges::all_of(memory.first(kGranted), is_secret));
-      VERBENA_ASSERT(std::ranges::all_of(memory.last(kGranted), is_secret));
-    }
+    expect_secrets_of(target_.memory);
+    for (const auto& node : nodes_)
+      expect_secrets_of(node->memory);
   }
 
  private:
+  static void expect_secrets_of(std::span<const std::uint8_t> memory) {
+    const auto is_secret = [](std::uint8_t each) { return each == kSecret; };
+    VERBENA_ASSERT(std::ranges::all_of(memory.first(kGranted), is_secret));
+    VERBENA_ASSERT(std::ranges::all_of(memory.last(kGranted), is_secret));
+  }
+
   World world_;
   std::array<std::unique_ptr<Node>, 3> nodes_;
+  XrcTarget target_{world_, kBytes, kGranted, kGranted, kSecret};
 };
 
 class PeerRun {
@@ -138,7 +157,7 @@ class PeerRun {
   }
 
   void run() {
-    victim_.connect(input_.below(3));
+    victim_.connect(input_.below(kKinds));
     for (int steps = 0; !input_.empty() && steps < 48; ++steps)
       step();
     victim_.poll();
@@ -147,16 +166,18 @@ class PeerRun {
 
  private:
   void step() {
-    switch (input_.below(10)) {
+    switch (input_.below(12)) {
       case 0: return hear_out(MSG_DONTWAIT);
       case 1:
       case 2: return say();
       case 3: return say_anything();
-      case 4: return victim_.connect(input_.below(3));
+      case 4: return victim_.connect(input_.below(kKinds));
       case 5: return post();
       case 6: return scribble(theirs_ ? theirs_ : shared_.conduit_memory, local::kConduitSize);
       case 7: return scribble(shared_.conduit_memory, local::kConduitSize);
       case 8: return change_tables();
+      case 9: return write_request();
+      case 10: return write_response();
       default: return victim_.poll();
     }
   }
@@ -185,17 +206,23 @@ class PeerRun {
     const bool is_conduit =
         fstat(fd, &status) == 0 && status.st_size == static_cast<off_t>(local::kConduitSize);
     if (is_conduit && !theirs_) theirs_ = mapped(fd, local::kConduitSize);
+    const bool is_page =
+        !bell_ && status.st_size == static_cast<off_t>(sizeof(host::ProcessPage)) && !is_conduit;
+    if (is_page) bell_ = mapped(fd, sizeof(host::ProcessPage));
     close(fd);
   }
 
   void say() {
     const std::uint8_t how = input_.take();
     Message message;
-    message.kind = 1 + how % 7;
-    const std::size_t which = input_.below(3);
-    message.from_qp = QpNum::of(kHostile, static_cast<std::uint32_t>(5 + which)).value;
-    message.to_qp = victim_.node(which).number().value;
+    message.kind = 1 + how % 8;
+    const std::size_t which = input_.below(kKinds);
+    message.from_qp = QpNum::of(kHostile, kFirst + static_cast<std::uint32_t>(which)).value;
+    message.to_qp = victim_.number(which).value;
     message.qp_type = static_cast<std::uint32_t>(2 + which);
+    // Either half of such a connection (links.cc).
+    if (which == kTarget) message.qp_type = 2 | (1 + (how >> 3 & 1u)) << 8;
+    if (message.kind >= 7) speak_of_relay(message);
     if (how >= 0xE0) input_.fill(&message, input_.below(sizeof message));
     if (message.kind == 6) message.conduit_id = local::FileId::of(1 + how % 4, true).value;
     host::Bytes bytes = host::frame(host::FrameType::kMessage);
@@ -207,6 +234,46 @@ class PeerRun {
     if (message.kind == 6) attached = {files[2]};
     if (input_.one_in(8)) attached = {files[input_.below(4)]};
     raw_.send(bytes, attached);
+  }
+  // A target of ours for a queue of theirs, or the other way round.
+  void speak_of_relay(Message& message) {
+    const FileIdentity file = XrcTarget::file();
+    message.domain[0] = file.device;
+    message.domain[1] = file.inode + (input_.one_in(8) ? 1 : 0);
+    if (message.kind == 7) message.to_qp = victim_.target().srq->number.value;
+    if (message.kind == 8) {
+      message.from_qp = kQueueElsewhere;
+      message.to_qp = victim_.target().number().value;
+    }
+  }
+  // As an initiator, or as a target that relays.
+  void write_request() {
+    if (!theirs_) return;
+    const std::array<std::uint32_t, 2> queues{kQueueElsewhere, victim_.target().srq->number.value};
+    local::RequestRecord record{};
+    const std::uint32_t length = input_.take();
+    record.index = local::wild(input_, index_++);
+    record.total_length = local::wild(input_, length);
+    record.piece_length = local::wild(input_, length);
+    record.remote_address = victim_.target().address() + input_.take<std::uint16_t>() % kGranted;
+    record.remote_key = local::wild(input_, victim_.target().mr->key.value);
+    record.shared_queue = local::wild(input_, queues[input_.below(2)]);
+    requests_.publish(record, local::request_ring(theirs_), input_);
+    ring(kTarget);
+  }
+  void ring(std::size_t which) {
+    if (!bell_) return;
+    host::Doorbell bell(*reinterpret_cast<host::ProcessPage*>(bell_));
+    bell.ring_and_wake(victim_.number(which).index());
+  }
+  // Of the queue that our target asked.
+  void write_response() {
+    local::ResponseRecord record{};
+    local::take_response(record, input_);
+    responses_.publish(record, local::response_ring(shared_.conduit_memory), input_);
+    auto& header = *reinterpret_cast<local::ConduitHeader*>(shared_.conduit_memory);
+    header.executed = local::wild(input_, input_.below(4));
+    ring(kTarget);
   }
   // Of all kinds of messages the first word says which one it is.
   void say_anything() {
@@ -233,7 +300,7 @@ class PeerRun {
   void change_tables() {
     const std::uint8_t what = input_.take();
     auto& region = shared_.published->regions[what % 4];
-    auto& pair = shared_.published->queue_pairs[5 + what % 3];
+    auto& pair = shared_.published->queue_pairs[kFirst + what % 3];
     if ((what & 0x80) != 0) {
       pair.grant =
           std::uint64_t{victim_.node(what % 3).number().value} << 32 | input_.take<std::uint32_t>();
@@ -246,7 +313,8 @@ class PeerRun {
     region.identity = std::uint64_t{what} << 32 | what % 4;
   }
   void post() {
-    const std::size_t which = input_.below(3);
+    const std::size_t which = input_.below(kKinds);
+    if (which == kTarget) return victim_.target().post(input_.take<std::uint16_t>());
     Node& node = victim_.node(which);
     const std::uint8_t how = input_.take();
     const std::uint32_t length = input_.take<std::uint16_t>() % kGranted;
@@ -271,12 +339,17 @@ class PeerRun {
   TestInput input_;
   host::Raw raw_;
   std::byte* theirs_ = nullptr;
+  std::byte* bell_ = nullptr;
+  local::HostileWriter requests_;
+  local::HostileWriter responses_;
+  std::uint32_t index_ = 0;
 
  public:
   PeerRun(const PeerRun&) = delete;
   PeerRun& operator=(const PeerRun&) = delete;
   ~PeerRun() {
     if (theirs_) munmap(theirs_, local::kConduitSize);
+    if (bell_) munmap(bell_, sizeof(host::ProcessPage));
   }
 };
 

@@ -57,6 +57,16 @@ class QpTable {
     ReadingSections::Ticket ticket_;
   };
 
+  // While it lives no queue pair is added, and none that is there is freed.
+  class Frozen {
+   public:
+    explicit Frozen(QpTable& table) : guard_(table.lock_), reading_(table) {}
+
+   private:
+    std::lock_guard<Mutex> guard_;
+    Reading reading_;
+  };
+
   QpTable() = default;
   ~QpTable();
 

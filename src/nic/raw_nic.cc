@@ -2,13 +2,13 @@
 #include "nic/raw_nic.h"
 
 #include <poll.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <utility>
 
 #include "base/log.h"
+#include "host/raw_calls.h"
 #include "nic/engine.h"
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
@@ -47,7 +47,7 @@ Result<raw::FlowId, Error> RawNic::add(RawPort& port, const raw::Flow& flow) {
   if (!port::may_use_packet_sockets()) return refuse(Error::kPrivilege);
   const std::lock_guard guard(lock_);
   if (!has_thread_) {
-    if (wake_fd_ < 0) wake_fd_ = port::lift_descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+    if (wake_fd_ < 0) wake_fd_ = port::lift_descriptor(host::raw::event_descriptor());
     if (wake_fd_ < 0) return refuse(Error::kNoDescriptors);
     if (!start_service_thread("verbena-raw", run_thread, this)) return refuse(Error::kNoRoom);
     has_thread_ = true;

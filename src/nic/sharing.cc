@@ -122,7 +122,7 @@ void Sharing::start(host::Control& control, Links& links) {
   is_started_ = true;
   // These were registered without us: too late to adopt them.
   for (auto& [key, record] : records_)
-    show(key, record);
+    show(record);
 }
 
 void Sharing::stop() {
@@ -159,10 +159,14 @@ void Sharing::announce() {
   }
 }
 
-void Sharing::show(MemoryKey key, Record& record) {
+void Sharing::show(Record& record) {
   if (!published_ || record.is_shown || record.is_going) return;
+  if (record.address < moving_.end && moving_.begin < record.address + record.length) {
+    record.is_moving = true;
+    return;
+  }
   record.region.mapped = {};
-  if (const auto& adopted = record.adopted) {
+  if (const auto& adopted = record.adopted; adopted && record.is_mapped) {
     const auto begin = static_cast<std::uint64_t>(adopted->begin - record.address);
     record.region.mapped = {
         .begin = begin,
@@ -172,7 +176,7 @@ void Sharing::show(MemoryKey key, Record& record) {
             local::FileId::of(adopted->generation, adopted->kind == memory::ArenaKind::kPeersWrite)
                 .value};
   }
-  published_.show(key, record.region);
+  published_.show(record.key, record.region);
   record.is_shown = true;
 }
 
@@ -212,7 +216,8 @@ void Sharing::place(MemoryKey key, const void* stack) {
   }
   found->second.placing = Record::Placing::kNo;
   found->second.adopted = adopted;
-  show(key, found->second);
+  found->second.is_mapped = adopted.has_value();
+  show(found->second);
 }
 
 // The control thread did not answer in time. What it has not begun it shall leave alone, as nobody
@@ -225,7 +230,7 @@ void Sharing::stop_placing(MemoryKey key) {
       if (found == records_.end()) return;
       Record& record = found->second;
       if (record.placing == Record::Placing::kAsked) record.placing = Record::Placing::kNo;
-      if (record.placing == Record::Placing::kNo) return show(key, record);
+      if (record.placing == Record::Placing::kNo) return show(record);
     }
     sched_yield();
   }
@@ -237,42 +242,23 @@ void Sharing::release(std::optional<memory::Adopted> adopted, bool is_stuck) {
   adoption_->release(adopted->id);
 }
 
-// Its registrations go on as private memory. Without the heap: see make_private().
-void Sharing::leaving(memory::AdoptedId id) {
-  {
-    const std::lock_guard guard(lock_);
-    for (auto& [key, record] : records_) {
-      if (!record.adopted || record.adopted->id != id || !record.is_shown) continue;
-      published_.hide(key);
-      record.is_shown = false;
-      record.is_leaving = true;
-    }
-  }
-  static_cast<void>(wait_for_everybody());
-  const std::lock_guard guard(lock_);
-  for (auto& [key, record] : records_) {
-    if (!record.is_leaving) continue;
-    record.is_leaving = false;
-    const std::optional<memory::Adopted> kept = std::exchange(record.adopted, std::nullopt);
-    show(key, record);
-    record.adopted = kept;
-  }
-}
-
 // -- regions --------------------------------------------------------------------------------------
 
 namespace {
 
-// A region of all addresses stays here: peers would otherwise reach what the program never meant.
-bool is_for_peers(const Mr& mr) {
-  const bool is_everything = mr.address == nullptr && mr.length == kWholeMemory;
-  return mr.length != 0 && !is_everything;
-}
+// It stays here: peers would otherwise reach what the program never meant.
+bool is_everything(const Mr& mr) { return mr.address == nullptr && mr.length == kWholeMemory; }
 
 }  // namespace
 
 void Sharing::add(const Mr& mr) {
-  if (!policy_.is_direct() || !is_for_peers(mr)) return;
+  if (!policy_.is_direct()) return;
+  if (mr.length == 0) return;
+  if (is_everything(mr)) {
+    const std::lock_guard guard(lock_);
+    ++whole_memories_;
+    return;
+  }
   const bool adopts = policy_.adopts && !(mr.access & memory::kOnDemand);
   // Only here may memory be adopted, so the control thread is needed now.
   if (adopts) static_cast<void>(nic_.start_engine());
@@ -283,17 +269,22 @@ void Sharing::add(const Mr& mr) {
                   .length = mr.length,
                   .address = mr.address,
                   .mapped = {}};
+  fresh.key = mr.key;
   fresh.address = mr.address;
   fresh.length = mr.length;
   std::map<MemoryKey, Record> made;
-  made.emplace(mr.key, fresh);
+  Record& made_record = made.emplace(mr.key, fresh).first->second;
+  Places made_place;
+  made_place.emplace(fresh.address, &made_record);
   {
     const std::lock_guard guard(lock_);
     const auto placed = records_.insert(made.extract(made.begin()));
     VERBENA_ASSERT(placed.inserted);  // settle() forgot what had this key before
+    places_.insert(made_place.extract(made_place.begin()));
+    longest_ = std::max(longest_, fresh.length);
     Record& record = placed.position->second;
     if (!is_started_) return;
-    if (!adopts && !overlaps(mr.address, mr.length)) return show(mr.key, record);
+    if (!adopts && !overlaps(mr.address, mr.length)) return show(record);
     record.placing = Record::Placing::kAsked;
   }
   const SignalsBlocked blocked;
@@ -307,7 +298,7 @@ void Sharing::hide(const Mr& mr) {
   const auto found = records_.find(mr.key);
   if (found == records_.end()) return;
   if (found->second.is_shown) published_.hide(mr.key);
-  found->second.is_shown = found->second.is_leaving = false;
+  found->second.is_shown = found->second.is_moving = false;
   // The control thread may be about to show it (again).
   found->second.is_going = true;
 }
@@ -315,10 +306,17 @@ void Sharing::hide(const Mr& mr) {
 void Sharing::settle(const Mr& mr) {
   if (!policy_.is_direct()) return;
   std::map<MemoryKey, Record>::node_type gone;
+  Places::node_type gone_place;
   {
     const std::lock_guard guard(lock_);
     gone = records_.extract(mr.key);
-    if (gone.empty() || !published_) return;
+    if (gone.empty()) {
+      if (is_everything(mr)) --whole_memories_;
+      return;
+    }
+    gone_place = places_.extract(place_of(gone.mapped()));
+    if (places_.empty()) longest_ = 0;
+    if (!published_) return;
   }
   const bool is_stuck = !wait_for_everybody();
   const std::optional<memory::Adopted> adopted = gone.mapped().adopted;

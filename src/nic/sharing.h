@@ -27,6 +27,7 @@
 #include "nic/error.h"
 #include "nic/links.h"
 #include "nic/policy.h"
+#include "nic/qp_table.h"
 #include "nic/undo_requests.h"
 
 namespace verbena::nic {
@@ -95,18 +96,29 @@ class Sharing final : memory::AdoptionEvents {
  private:
   struct Record {
     local::Published::Region region;
+    MemoryKey key;
     std::byte* address = nullptr;
     std::size_t length = 0;
     bool is_shown = false;
-    bool is_leaving = false;  // hidden until it is private
-    bool is_going = false;    // hidden for good
+    bool is_moving = false;  // hidden until its pages are where they shall be
+    bool is_going = false;   // hidden for good
     // Memory moves only while somebody waits for it (memory/adoption.h).
     enum class Placing : std::uint8_t { kNo, kAsked, kRunning } placing = Placing::kNo;
     std::optional<memory::Adopted> adopted;
+    bool is_mapped = false;  // what was adopted has not become private again
+  };
+  using Places = std::multimap<const std::byte*, Record*>;
+  struct Bytes {
+    const std::byte* begin = nullptr;
+    const std::byte* end = nullptr;
   };
 
   // -- the control thread
-  void leaving(memory::AdoptedId id) override;
+  bool moving(const std::byte* begin, std::size_t length, bool is_held) override;
+  void moved(const std::byte* begin, std::size_t length) override;
+  bool hold_own_sections();
+  bool try_own_sections();
+  void let_own_sections_go();
   // `stack`: an address on the stack of the thread that asks.
   void place(MemoryKey key, const void* stack);
   void stop_placing(MemoryKey key);  // any thread
@@ -118,7 +130,11 @@ class Sharing final : memory::AdoptionEvents {
   void pass(host::PeerId peer, memory::ArenaKind kind);
 
   // -- with the lock
-  void show(MemoryKey key, Record& record);
+  void show(Record& record);
+  // `each` of the records that have a byte of these.
+  template <class Each>
+  void each_with(const Bytes& bytes, const Each& each);
+  Places::iterator place_of(const Record& record);
 
   bool wait_for_everybody();
   bool wait(const PeerSection& section, Instant begin);
@@ -147,6 +163,13 @@ class Sharing final : memory::AdoptionEvents {
   bool is_started_ = false;
   bool has_nothing_to_show_ = false;  // no memory for the tables
   std::map<MemoryKey, Record> records_;
+  Places places_;                   // of the records, by their first byte
+  std::size_t longest_ = 0;         // of the records there were since there was none
+  std::size_t whole_memories_ = 0;  // regions of all addresses, which are no records
+  Bytes moving_;                    // between moving() and moved()
+
+  std::optional<QpTable::Frozen> frozen_;  // the control thread's, with the locks of all in held_
+  Qp* held_ = nullptr;
 };
 
 }  // namespace verbena::nic

@@ -4,6 +4,7 @@
 #include "nic/sharing.h"
 
 #include <gtest/gtest.h>
+#include <sys/mman.h>
 
 #include <atomic>
 #include <thread>
@@ -114,6 +115,29 @@ TEST_F(SharingTest, AGrantGoesWithTheQueuePair) {
   const QpNum number = a.number();
   ASSERT_TRUE(destroy_qp(std::exchange(a.qp, nullptr)).has_value());
   EXPECT_EQ(grant(number), 0U);
+}
+
+// What a peer writes by the address of one region into pages that leave with another one would be
+// lost.
+TEST_F(SharingTest, ARegionOverPagesThatMoveIsHiddenMeanwhile) {
+  NEED_DIRECT();
+  const Node node(world, qp::QpType::kRc);
+  constexpr std::size_t kPart = 64 * 1024;
+  auto* const memory = static_cast<std::byte*>(
+      mmap(nullptr, 3 * kPart, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0));
+  ASSERT_NE(memory, MAP_FAILED);
+  Mr* const first = *reg_mr(*world.pd, memory, 2 * kPart, 0, kEveryAccess);
+  Mr* const second = *reg_mr(*world.pd, memory + kPart, 2 * kPart, 0, kEveryAccess);
+  const bool has_adopted = nic().sharing().mapped_part(first->key).has_value();
+  EXPECT_FALSE(nic().sharing().mapped_part(second->key));
+  const std::uint64_t before = identity(second->key);
+  EXPECT_TRUE(dereg_mr(first).has_value());
+  EXPECT_EQ(static_cast<std::uint32_t>(identity(second->key)), second->key.value);
+  if (has_adopted) {
+    EXPECT_NE(identity(second->key), before) << "it was there all the time";
+  }
+  EXPECT_TRUE(dereg_mr(second).has_value());
+  munmap(memory, 3 * kPart);
 }
 
 // Threads that take down and register, under the traffic of others: nothing stays published.

@@ -3,6 +3,7 @@
 // as threads that send at the same time, and not one for each queue pair.
 #pragma once
 
+#include <atomic>
 #include <memory>
 #include <mutex>
 #include <utility>
@@ -16,8 +17,13 @@ namespace verbena::nic {
 class TrainPool {
  public:
   explicit TrainPool(port::Port& port) : port_(port) {}
+  TrainPool(const TrainPool&) = delete;
+  TrainPool& operator=(const TrainPool&) = delete;
+  ~TrainPool() { delete last_.load(); }
 
   std::unique_ptr<port::TrainBuilder> take() {
+    if (auto* const last = last_.exchange(nullptr, std::memory_order_acquire))
+      return std::unique_ptr<port::TrainBuilder>(last);
     {
       const std::lock_guard guard(lock_);
       if (!free_.empty()) {
@@ -30,8 +36,11 @@ class TrainPool {
   }
   // Empty.
   void give_back(std::unique_ptr<port::TrainBuilder> builder) {
+    std::unique_ptr<port::TrainBuilder> before(
+        last_.exchange(builder.release(), std::memory_order_acq_rel));
+    if (!before) return;
     const std::lock_guard guard(lock_);
-    if (free_.size() < kKept) free_.push_back(std::move(builder));
+    if (free_.size() < kKept) free_.push_back(std::move(before));
   }
 
  private:
@@ -40,6 +49,8 @@ class TrainPool {
   static constexpr std::size_t kKept = 16;
 
   port::Port& port_;
+  // The one that was used last, mostly by the same thread: without a lock. It is in the cache, too.
+  std::atomic<port::TrainBuilder*> last_{nullptr};
   Mutex lock_;
   std::vector<std::unique_ptr<port::TrainBuilder>> free_;
 };

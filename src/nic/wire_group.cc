@@ -22,10 +22,12 @@ namespace {
 namespace raw = host::raw;
 
 constexpr Duration kFetchPatience = Duration::seconds(6);
-constexpr Duration kLockPatience = Duration::seconds(4);
+constexpr Duration kLockPatience = Duration::seconds(5);
 constexpr Duration kLockPause = Duration::milliseconds(2);
 // A member that is stopped does not answer.
 constexpr Duration kReachPatience = Duration::milliseconds(500);
+// Where there are members and none answers: without them it would take itself for the first.
+constexpr Duration kLonelyPatience = Duration::seconds(2);
 constexpr const char* kMarkerName = "verbena/wire/";
 constexpr const char* kSlotName = "verbena/slot/";
 
@@ -68,7 +70,7 @@ WireError error_of(port::GroupError error) {
 const char* to_string(WireError error) {
   switch (error) {
     case WireError::kNone: return "none";
-    case WireError::kInUse: return "UDP port 4791 is taken by another user or program";
+    case WireError::kInUse: return "UDP port 4791 is taken by another user, program or version";
     case WireError::kNoSockets: return "the system gives no socket";
     case WireError::kBusy: return "another process joins and does not come to an end";
     case WireError::kNoAnswer: return "no answer from the control thread";
@@ -111,7 +113,7 @@ Result<UniqueFd, WireError> WireGroup::receive(int mailbox, std::uint64_t nonce,
     message.msg_iov = &piece;
     message.msg_iovlen = 1;
     message.msg_control = control;
-    message.msg_controllen = sizeof control;
+    message.msg_controllen = CMSG_LEN(sizeof(int));  // a second one would fit into the padding
     const ssize_t size = raw::recvmsg(mailbox, message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     UniqueFd socket;
     const cmsghdr* const attached = size >= 0 ? CMSG_FIRSTHDR(&message) : nullptr;
@@ -210,6 +212,7 @@ void WireGroup::try_lock(Instant now) {
 void WireGroup::reach_members(Instant now) {
   stage_ = Stage::kReaching;
   next_ = now + kReachPatience;
+  lonely_until_ = now + kLonelyPatience;
   members_.clear();
   reaching_.clear();
   const host::PrivateFd probe(raw::datagram_socket());
@@ -225,9 +228,21 @@ void WireGroup::reach_members(Instant now) {
   if (reaching_.empty()) join(now);
 }
 
-void WireGroup::slot_answered(SlotNumber slot, std::optional<host::PeerId> holder) {
+void WireGroup::slot_answered(SlotNumber slot, host::PeerId holder) {
   if (stage_ != Stage::kReaching || reaching_.erase(slot) == 0) return;
-  if (holder) members_.insert(*holder);
+  members_.insert(holder);
+  if (reaching_.empty()) join(clock_now());
+}
+
+// Whoever shares the port and cannot be told of us would go on taking packets that are ours.
+void WireGroup::slot_refused(SlotNumber slot, host::Refusal why) {
+  if (stage_ != Stage::kReaching || reaching_.erase(slot) == 0) return;
+  if (why == host::Refusal::kOtherUser || why == host::Refusal::kOtherLayout) {
+    LOG_ERROR("slot %u has the UDP port, and does not share it with us: %s", slot.value,
+              host::to_string(why));
+    reaching_.clear();
+    return finish(joining_, WireError::kInUse, -1);
+  }
   if (reaching_.empty()) join(clock_now());
 }
 
@@ -275,7 +290,10 @@ void WireGroup::tick(Instant now) {
       if (!askers_.empty()) begin(now);
       return;
     case Stage::kLocking: return try_lock(now);
-    case Stage::kReaching: return join(now);  // without those that do not answer
+    case Stage::kReaching:
+      if (!members_.empty() || now >= lonely_until_) return join(now);  // without the others
+      next_ = now + kReachPatience;
+      return;
     case Stage::kJoining: return;
   }
 }

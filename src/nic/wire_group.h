@@ -38,7 +38,7 @@ class Links;
 
 enum class WireError : std::uint8_t {
   kNone,
-  kInUse,      // the UDP port is another user's, or another program's
+  kInUse,      // the UDP port is another user's, program's, or version's
   kNoSockets,  // the system gives none, or refuses
   kBusy,       // another process joins and does not come to an end
   kNoAnswer,   // the control thread has ended, or takes too long
@@ -63,7 +63,8 @@ class WireGroup final : port::GroupEvents {
   static bool is_message(std::span<const std::byte> bytes);
   void message(host::PeerId from, std::span<const std::byte> bytes, host::PrivateFd attachment);
   void peer_down(host::PeerId id);
-  void slot_answered(SlotNumber slot, std::optional<host::PeerId> holder);
+  void slot_answered(SlotNumber slot, host::PeerId holder);
+  void slot_refused(SlotNumber slot, host::Refusal why);
   void tick(Instant now);
   Instant next_deadline() const;
 
@@ -122,6 +123,7 @@ class WireGroup final : port::GroupEvents {
   SlotNumber joining_;
   std::optional<port::JoinLock> lock_;
   Instant lock_until_;
+  Instant lonely_until_;
   Instant next_ = Instant::never();
   std::set<SlotNumber> reaching_;
   std::set<host::PeerId> members_;

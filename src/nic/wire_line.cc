@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "nic/engine.h"
+#include "port/capture_path.h"
 #include "port/fault_text.h"
 
 namespace verbena::nic {
@@ -23,22 +24,6 @@ constexpr std::uint32_t kCaptureBuffer = 32 << 20;
 // Who asks for faults or a recording wants to know that there are none, whatever VERBENA_LOG says.
 void complain(const char* variable, const char* value, const char* why) {
   dprintf(STDERR_FILENO, "verbena: %s=%s: %s\n", variable, value, why);
-}
-
-// %p: the process id; %%: %.
-std::string expanded(const std::string& path) {
-  std::string result;
-  for (std::size_t i = 0; i < path.size(); ++i) {
-    const char next = path[i] == '%' && i + 1 < path.size() ? path[i + 1] : '\0';
-    if (next == 'p') result += std::to_string(getpid());
-    if (next == '%') result += '%';
-    if (next == 'p' || next == '%') {
-      ++i;
-    } else {
-      result += path[i];
-    }
-  }
-  return result;
 }
 
 std::int64_t wall_offset() {
@@ -80,7 +65,7 @@ WireLine::WireLine(port::Port& sockets, const LineOptions& options) : port_(&soc
 }
 
 void WireLine::open_capture(const std::string& path) {
-  auto file = port::CaptureFile::open({.path = expanded(path),
+  auto file = port::CaptureFile::open({.path = port::capture_path(path, getpid()),
                                        .file_bytes_max = kCaptureBytesMax,
                                        .buffer_bytes = kCaptureBuffer,
                                        .wall_offset = wall_offset()});

@@ -76,7 +76,7 @@ namespace {
 Result<MulticastGroup, Error> group_for(Qp& qp, const Gid& gid) {
   Context& context = *qp.pd().context;
   if (!context.is_usable()) return refuse(Error::kGone);
-  if (qp.pair.config().type != qp::QpType::kUd || !is_multicast(gid)) {
+  if (qp.pair.config().type != qp::QpType::kUd || !wire::is_multicast(gid)) {
     return refuse(Error::kInvalid);
   }
   return MulticastGroup{gid, context.device().interface_index};

@@ -26,6 +26,9 @@ constexpr std::size_t kInboxMax = 256;
 // After so many bytes the answer does not wait for what the program posts.
 constexpr std::size_t kLittle = 2048;
 constexpr std::size_t kOwingMax = 64;
+// A poll that brings no more takes about so long: a look at the clock would be a good part of it.
+constexpr std::size_t kFew = 2;
+constexpr Duration kTimeForFew = Duration::microseconds(1);
 constexpr std::uint32_t kManagementQp = 1;
 // What stands before a packet that is handed over (Links::MessageKind tells it from others).
 constexpr std::uint32_t kHandOverMagic = 0x56'48'4F'01;
@@ -120,9 +123,10 @@ bool WireNic::poll() {
     const std::unique_lock guard(receive_lock_, std::try_to_lock);
     if (!guard.owns_lock()) return false;
     const bool soon = nap_.is_napping();
-    if (receive(soon ? Answer::kSoon : Answer::kNow) != 0) {
-      const std::int64_t spent = (clock_now() - received_at_).count_nanoseconds();
-      busy_.store(busy_.load(std::memory_order_relaxed) + spent, std::memory_order_relaxed);
+    if (const std::size_t count = receive(soon ? Answer::kSoon : Answer::kNow); count != 0) {
+      const Duration spent = count > kFew ? clock_now() - received_at_ : kTimeForFew;
+      const std::int64_t busy = busy_.load(std::memory_order_relaxed) + spent.count_nanoseconds();
+      busy_.store(busy, std::memory_order_relaxed);
       return true;
     }
     answer_owed();
@@ -244,7 +248,7 @@ void WireNic::take(const port::Received& packet, Recipient& recipient, const Now
 
 void WireNic::send_management(const wire::Head& head, const port::Route& route,
                               std::span<const std::byte> mad) {
-  const std::uint16_t source_port = port_.source_port(route.slot);
+  const std::uint16_t source_port = port_.source_port(route);
   if (source_port == 0) return;
   auto builder = trains_.take();
   const std::size_t size = wire::datagram_bytes(head.opcode, mad.size());

@@ -159,7 +159,7 @@ class WireNic final : port::HandOver {
 
   std::atomic<std::uint32_t> connections_{0};
   std::atomic<std::uint32_t> cold_polls_{0};  // since something came, up to a limit
-  std::atomic<std::int64_t> busy_{0};         // nanoseconds in polls that received something
+  std::atomic<std::int64_t> busy_{0};         // nanoseconds in polls that received something, about
 
   Mutex receive_lock_;  // before queue pairs' locks
   static constexpr std::size_t kBatch = 64;

@@ -169,13 +169,13 @@ wire::FlowIcrc& WireQp::icrc_of(const roce::Path& path, std::uint16_t source_por
   return *icrc_;
 }
 
-std::optional<port::TrainBuilder::Place> WireQp::place(const port::Route& route,
-                                                       std::uint32_t size) {
+std::optional<port::TrainBuilder::Place> WireQp::place(const port::Route& route, std::uint32_t size,
+                                                       std::uint32_t most) {
   if (!builder_) builder_ = nic_.trains().take();
-  auto place = builder_->place(route, size);
+  auto place = builder_->place(route, size, most);
   if (place) return place;
   if (!builder_->flush(nic_.port(), clock_now())) return std::nullopt;
-  return builder_->place(route, size);
+  return builder_->place(route, size, most);
 }
 
 bool WireQp::may_send(SlotNumber to, std::size_t bytes) {
@@ -208,7 +208,7 @@ auto WireQp::transmit(const roce::Outgoing& packet, const roce::Path& path,
   const std::size_t size = wire::datagram_bytes(packet.head.opcode, packet.payload_bytes);
   if (!may_send(packet.head.dest_qp.slot(), size)) return Sent::kNoRoom;
   const port::Route route = route_of(packet, path, options_.is_on_this_host || is_near_);
-  const std::uint16_t source_port = nic_.port().source_port(route.slot);
+  const std::uint16_t source_port = nic_.port().source_port(route);
   if (source_port == 0) return Sent::kSent;  // lost, for want of a socket
   const auto place = this->place(route, static_cast<std::uint32_t>(size));
   if (!place) return Sent::kNoRoom;
@@ -217,6 +217,33 @@ auto WireQp::transmit(const roce::Outgoing& packet, const roce::Path& path,
   datagram.finish(icrc_of(path, source_port), place->ip_id);
   builder_->commit();
   return Sent::kSent;
+}
+
+// What is the same for all of them is found out once, and the program's memory is asked for once.
+std::uint32_t WireQp::transmit_run(const roce::Outgoing& packet, std::uint32_t most,
+                                   const roce::Path& path, roce::RunSource payload) {
+  const std::size_t size = wire::datagram_bytes(packet.head.opcode, packet.payload_bytes);
+  if (!may_send(packet.head.dest_qp.slot(), size * most)) return 0;
+  const port::Route route = route_of(packet, path, options_.is_on_this_host || is_near_);
+  const std::uint16_t source_port = nic_.port().source_port(route);
+  if (source_port == 0) return 0;
+  const auto place = this->place(route, static_cast<std::uint32_t>(size), most);
+  if (!place) return 0;
+  wire::Head head = packet.head;
+  Pieces payloads{.bytes = packet.payload_bytes, .stride = size, .count = place->packets};
+  for (std::uint32_t i = 0; i < place->packets; ++i, head.psn = head.psn.next()) {
+    const wire::DatagramBuilder datagram(place->room.subspan(i * size, size), head,
+                                         packet.payload_bytes);
+    if (i == 0) payloads.first = datagram.payload().data();
+  }
+  if (!payload(0, payloads)) return 0;
+  wire::FlowIcrc& icrc = icrc_of(path, source_port);
+  for (std::uint32_t i = 0; i < place->packets; ++i) {
+    const auto id = static_cast<std::uint16_t>(place->ip_id + i);
+    wire::DatagramBuilder::finish(place->room.subspan(i * size, size), icrc, id);
+  }
+  builder_->commit();
+  return place->packets;
 }
 
 void WireQp::begin(const Now& now) {
@@ -234,13 +261,11 @@ void WireQp::flush(const Now& now) {
   }
 }
 
-std::optional<Instant> WireQp::next_deadline(const Now& now) const {
-  std::optional<Instant> engine = engine_->next_deadline();
-  if (engine) {
-    engine = std::max(*engine, now + (options_.is_on_this_host ? kGrainNear : kGrainFar));
-  }
-  if (!is_stuck()) return engine;
-  return engine ? std::min(*engine, retry_at_) : retry_at_;
+Instant WireQp::next_deadline(const Now& now) const {
+  const std::optional<Instant> engine = engine_->next_deadline();
+  if (!engine) return retry_at_;
+  const Instant soonest = now + (options_.is_on_this_host ? kGrainNear : kGrainFar);
+  return std::min(std::max(*engine, soonest), retry_at_);
 }
 
 }  // namespace verbena::nic

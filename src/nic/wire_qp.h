@@ -39,8 +39,8 @@ class WireQp final : roce::Wire, roce::Paths {
   void flush(const Now& now);
   // Something written has not left: the system takes no more just now.
   bool is_stuck() const { return retry_at_ != Instant::never(); }
-  // When it wants a turn; timers of the engine may be late by a grain.
-  std::optional<Instant> next_deadline(const Now& now) const;
+  // When it wants a turn, or never; timers of the engine may be late by a grain.
+  Instant next_deadline(const Now& now) const;
 
   // Answers to the peer that wait for something to go along with.
   bool owes() const { return owed_ != 0; }
@@ -53,10 +53,13 @@ class WireQp final : roce::Wire, roce::Paths {
 
   Sent transmit(const roce::Outgoing& packet, const roce::Path& path,
                 roce::PayloadSource payload) override;
+  std::uint32_t transmit_run(const roce::Outgoing& packet, std::uint32_t most,
+                             const roce::Path& path, roce::RunSource payload) override;
   const roce::Path* path_of(const qp::Operation& op) override;
   bool goes_by_wire(const qp::Operation& op);
   bool may_send(SlotNumber to, std::size_t bytes);
-  std::optional<port::TrainBuilder::Place> place(const port::Route& route, std::uint32_t size);
+  std::optional<port::TrainBuilder::Place> place(const port::Route& route, std::uint32_t size,
+                                                 std::uint32_t most = 1);
   wire::FlowIcrc& icrc_of(const roce::Path& path, std::uint16_t source_port);
   void share_in_flight();
   roce::InFlight in_flight() const;

@@ -2,7 +2,6 @@
 // The thread that receives when nobody polls.
 #include <poll.h>
 #include <sched.h>
-#include <sys/eventfd.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -12,6 +11,7 @@
 
 #include "base/futex.h"
 #include "base/log.h"
+#include "host/raw_calls.h"
 #include "nic/engine.h"
 #include "nic/nic.h"
 #include "nic/service_thread.h"
@@ -42,7 +42,7 @@ constexpr Duration kLingerPause = Duration::milliseconds(1);
 }  // namespace
 
 bool WireNic::start() {
-  wake_fd_ = port::lift_descriptor(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  wake_fd_ = port::lift_descriptor(host::raw::event_descriptor());
   return start_service_thread("verbena-wire", run_thread, this);
 }
 

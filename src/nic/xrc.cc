@@ -28,6 +28,7 @@ Result<Xrcd*, Error> open_xrcd(Context& context, const XrcOpen& how) {
   const auto domain = nic.xrc_domains().open(how, control);
   if (!domain) return refuse(domain.error());
   auto* const xrcd = new Xrcd(context, **domain);
+  xrcd->domain->add(*xrcd);
   share.keep();
   context.count_objects(1);
   return xrcd;
@@ -35,15 +36,17 @@ Result<Xrcd*, Error> open_xrcd(Context& context, const XrcOpen& how) {
 
 Result<void, Error> close_xrcd(Xrcd* xrcd) {
   Context& context = *xrcd->pd.context;
-  const bool is_usable = context.is_usable();
-  // Nobody asks for one without a queue.
-  if (is_usable && xrcd->pd.hidden.load() != 0 &&
-      !context.nic().engine()->links().end_hidden_targets(*xrcd))
-    return refuse(Error::kBusy);
-  if (xrcd->pd.dependents.load() > xrcd->pd.hidden.load()) return refuse(Error::kBusy);
-  if (is_usable) {
+  if (xrcd->pd.dependents.load() != 0) return refuse(Error::kBusy);
+  if (context.is_usable()) {
     Engine* const engine = context.nic().engine();
-    context.nic().xrc_domains().close(*xrcd->domain, engine ? &engine->control() : nullptr);
+    XrcDomain& domain = *xrcd->domain;
+    domain.remove(*xrcd);
+    // Without a queue by this handle, none is made by its context.
+    if (domain.has_own_handle() && !engine->links().leave_hidden_targets(domain)) {
+      domain.add(*xrcd);
+      return refuse(Error::kBusy);
+    }
+    context.nic().xrc_domains().close(domain, engine ? &engine->control() : nullptr);
     context.nic().counts().domains.fetch_sub(1);
   }
   context.count_objects(-1);

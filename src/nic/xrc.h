@@ -11,7 +11,7 @@
 
 namespace verbena::nic {
 
-// A program's handle on a domain.
+// A program's handle on a domain, or the domain's own.
 struct Xrcd {
   explicit Xrcd(Context& context, XrcDomain& of);
   XrcDomain* domain;

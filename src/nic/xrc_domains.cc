@@ -59,6 +59,11 @@ bool is_held_elsewhere(const FileIdentity& file) {
 
 // -- a domain -----------------------------------------------------------------------------------
 
+XrcDomain::XrcDomain(const QpTable& numbers, const std::optional<FileIdentity>& file)
+    : numbers_(numbers), file_(file) {}
+
+XrcDomain::~XrcDomain() = default;
+
 Result<qp::SharedQueue, qp::Reason> XrcDomain::find(std::uint32_t number) {
   const std::lock_guard guard(lock_);
   const auto at = queues_.find(number);
@@ -116,14 +121,36 @@ bool XrcDomain::is_elsewhere(std::uint32_t number) const {
   return file_ && !queue.is_reserved() && !numbers_.has_slot(queue.slot());
 }
 
-Xrcd* XrcDomain::hold_for_hidden(std::uint32_t queue) {
+void XrcDomain::add(Xrcd& handle) {
+  const std::lock_guard guard(lock_);
+  handles_.push_back(&handle);
+}
+
+void XrcDomain::remove(const Xrcd& handle) {
+  const std::lock_guard guard(lock_);
+  std::erase(handles_, &handle);
+}
+
+Xrcd* XrcDomain::own_handle_for(std::uint32_t queue) {
   const std::lock_guard guard(lock_);
   const auto found = queues_.find(queue);
   if (found == queues_.end()) return nullptr;
-  Xrcd* const xrcd = found->second->xrcd;
-  xrcd->pd.hidden.fetch_add(1);
-  xrcd->pd.dependents.fetch_add(1);
-  return xrcd;
+  Context& context = *found->second->xrcd->pd.context;
+  if (!own_handle_) own_handle_ = std::make_unique<Xrcd>(context, *this);
+  own_handle_->pd.context = own_handle_->cq.context = &context;
+  return own_handle_.get();
+}
+
+bool XrcDomain::keep_own_handle() {
+  const std::lock_guard guard(lock_);
+  if (handles_.empty()) return false;
+  own_handle_->pd.context = own_handle_->cq.context = handles_.front()->pd.context;
+  return true;
+}
+
+bool XrcDomain::has_own_handle() {
+  const std::lock_guard guard(lock_);
+  return own_handle_ != nullptr;
 }
 
 // -- all of them --------------------------------------------------------------------------------
@@ -151,10 +178,10 @@ Result<XrcDomain*, Error> XrcDomains::open(const XrcOpen& how, host::Control* co
   return entries_.back().domain.get();
 }
 
-Xrcd* XrcDomains::hold_for_hidden(const FileIdentity& file, std::uint32_t queue) {
+Xrcd* XrcDomains::own_handle_for(const FileIdentity& file, std::uint32_t queue) {
   const std::lock_guard guard(files_lock_);
   const auto found = of_files_.find(file);
-  return found == of_files_.end() ? nullptr : found->second->hold_for_hidden(queue);
+  return found == of_files_.end() ? nullptr : found->second->own_handle_for(queue);
 }
 
 Result<void, Error> XrcDomains::open_file(const FileIdentity& file, const XrcOpen& how,

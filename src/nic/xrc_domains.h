@@ -44,14 +44,23 @@ struct XrcOpen {
 
 class XrcDomain final : public qp::SharedQueues {
  public:
-  XrcDomain(const QpTable& numbers, const std::optional<FileIdentity>& file)
-      : numbers_(numbers), file_(file) {}
+  XrcDomain(const QpTable& numbers, const std::optional<FileIdentity>& file);
+  XrcDomain(const XrcDomain&) = delete;
+  XrcDomain& operator=(const XrcDomain&) = delete;
+  ~XrcDomain();
   Result<qp::SharedQueue, qp::Reason> find(std::uint32_t number) override;
   // A number of another process, which may have it in its own domain of the same file.
   bool is_elsewhere(std::uint32_t number) const override;
   const std::optional<FileIdentity>& file() const { return file_; }
-  // The one that this queue is of, held for a hidden target (nic/xrc.h). Null: it is not here.
-  Xrcd* hold_for_hidden(std::uint32_t queue);
+  // The programs' handles.
+  void add(Xrcd& handle);
+  void remove(const Xrcd& handle);
+  // The domain's own handle, by which its hidden targets are made (nic/xrc.h), so that they do not
+  // end with one of the program's. Null: it has no such queue. These two on the control thread.
+  Xrcd* own_handle_for(std::uint32_t queue);
+  // A context that the program may close is another one's from now on. False: there is none left.
+  bool keep_own_handle();
+  bool has_own_handle();
   void add(Srq& srq);
   void remove(const Srq& srq);
 
@@ -77,6 +86,8 @@ class XrcDomain final : public qp::SharedQueues {
   const QpTable& numbers_;
   std::optional<FileIdentity> file_;
   Mutex lock_;
+  std::vector<Xrcd*> handles_;
+  std::unique_ptr<Xrcd> own_handle_;
   std::map<std::uint32_t, Srq*> queues_;
   std::map<std::uint32_t, Target> targets_;
 };
@@ -88,8 +99,8 @@ class XrcDomains {
   // another process opens it, and is not through. `control`: of a file's domain.
   Result<XrcDomain*, Error> open(const XrcOpen& how, host::Control* control);
   void close(XrcDomain& domain, host::Control* control);
-  // As XrcDomain::hold_for_hidden, in that file's. Any thread, also the control thread.
-  Xrcd* hold_for_hidden(const FileIdentity& file, std::uint32_t queue);
+  // As XrcDomain::own_handle_for, in that file's. On the control thread.
+  Xrcd* own_handle_for(const FileIdentity& file, std::uint32_t queue);
 
  private:
   struct Entry {

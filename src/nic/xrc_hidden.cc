@@ -41,7 +41,7 @@ bool make_ready(Qp& target, QpNum peer) {
 
 Qp* create_hidden_target(Nic& nic, const FileIdentity& file, std::uint32_t queue,
                          QpNum relayed_by) {
-  Xrcd* const xrcd = nic.xrc_domains().hold_for_hidden(file, queue);
+  Xrcd* const xrcd = nic.xrc_domains().own_handle_for(file, queue);
   if (!xrcd) return nullptr;
   QpRequest request;
   request.xrc = qp::Xrc::kTarget;
@@ -51,12 +51,7 @@ Qp* create_hidden_target(Nic& nic, const FileIdentity& file, std::uint32_t queue
   request.send_depth = request.send_sge_max = 0;
   request.receive_depth = request.receive_sge_max = 0;
   const auto made = create_qp(xrcd->pd, request);
-  // It is a dependent itself now.
-  xrcd->pd.dependents.fetch_sub(1);
-  if (!made) {
-    xrcd->pd.hidden.fetch_sub(1);
-    return nullptr;
-  }
+  if (!made) return nullptr;
   if (!make_ready(**made, relayed_by)) {
     destroy_hidden_target(*made);
     return nullptr;
@@ -65,10 +60,6 @@ Qp* create_hidden_target(Nic& nic, const FileIdentity& file, std::uint32_t queue
   return *made;
 }
 
-void destroy_hidden_target(Qp* target) {
-  Pd& pd = target->pd();
-  static_cast<void>(destroy_qp(target));
-  pd.hidden.fetch_sub(1);
-}
+void destroy_hidden_target(Qp* target) { static_cast<void>(destroy_qp(target)); }
 
 }  // namespace verbena::nic

@@ -3,6 +3,7 @@
 
 #include <fcntl.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -23,7 +24,7 @@ namespace {
 // followed.
 int create(const std::string& path) {
   constexpr int kFlags = O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC;
-  return ::open(path.c_str(), kFlags, 0600);
+  return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path.c_str(), kFlags, 0600));
 }
 
 std::string older(const std::string& path, std::uint32_t age) {
@@ -206,7 +207,7 @@ std::size_t CapturePort::send(std::span<const Train> trains, Instant now) {
   for (const Train& train : trains.first(taken)) {
     wire::IpHead head{.flow = {.source = train.route.from,
                                .destination = train.route.to,
-                               .source_port = inner_.source_port(train.route.slot)},
+                               .source_port = inner_.source_port(train.route)},
                       .traffic_class = static_cast<std::uint8_t>(
                           (train.route.traffic_class & 0xFC) | static_cast<int>(train.route.ecn))};
     if (train.route.hop_limit != 0) head.hop_limit = train.route.hop_limit;

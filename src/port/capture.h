@@ -108,7 +108,7 @@ class CapturePort final : public Port {
   Result<std::uint32_t, RouteError> payload_max(const Route& route) override {
     return inner_.payload_max(route);
   }
-  std::uint16_t source_port(SlotNumber slot) override { return inner_.source_port(slot); }
+  std::uint16_t source_port(const Route& route) override { return inner_.source_port(route); }
   const Counters& counters() override { return inner_.counters(); }
 
  private:

@@ -109,7 +109,7 @@ class CaptureTest : public ::testing::TestWithParam<bool> {
   void send(Port& by, const Route& route, std::uint32_t count, std::uint32_t payload) {
     TrainBuilder builder(by.limits(), 1 << 20, 64);
     wire::FlowIcrc icrc(
-        {.source = route.from, .destination = route.to, .source_port = by.source_port(route.slot)});
+        {.source = route.from, .destination = route.to, .source_port = by.source_port(route)});
     for (std::uint32_t i = 0; i < count; ++i) {
       wire::Head head{.opcode = wire::Opcode::of(wire::Service::kRc, wire::Code::kSendOnly)};
       head.dest_qp = QpNum::of(route.slot, 7);

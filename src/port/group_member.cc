@@ -85,7 +85,8 @@ void SocketGroup::answer_fetch(host::PeerId to, const GroupMessage& fetch) {
     const GroupMessage one{.says = GroupSays::kSocket,
                            .position = position,
                            .slot = held.slot.value,
-                           .round = fetch.round};
+                           .round = fetch.round,
+                           .value = held.turn};
     if (!events_.send(to, bytes_of(one), &held.socket)) return;
   }
   for (const Service& service : steering_.services()) {
@@ -121,11 +122,15 @@ bool SocketGroup::hold(const GroupMessage& says, host::PrivateFd socket) {
     ++stats_.conflicts;
     return false;
   }
-  // The newcomer has asked everybody, so it knows better.
-  if (!is_new && held.is_bound && held.cookie != facts.cookie) ++stats_.conflicts;
+  const bool is_same = !is_new && held.cookie == facts.cookie;
+  // Where we were stopped for long, two newcomers wait in whatever order. The later one had asked
+  // everybody, so it knows better.
+  if (is_same && says.value < held.turn && events_.is_held(held.slot)) return true;
+  if (!is_new && !is_same && held.is_bound) ++stats_.conflicts;
   if (!is_new) steering_.remove_services(held.slot);
   steering_.remove_services({says.slot});
-  held = {std::move(socket), facts.cookie, {says.slot}, false, facts.port == options_.port};
+  held = {std::move(socket),           facts.cookie, {says.slot}, false,
+          facts.port == options_.port, says.value};
   refresh_steering();
   return true;
 }

@@ -36,7 +36,7 @@ struct GroupMessage {
   std::uint16_t slot = 0;
   std::uint16_t count = 0;
   std::uint32_t round = 0;  // the newcomer's number for its attempt, repeated in answers
-  std::uint64_t value = 0;  // digest, or service id
+  std::uint64_t value = 0;  // digest, or service id, or the turn of a position
 };
 static_assert(sizeof(GroupMessage) == 24);
 

@@ -98,7 +98,7 @@ class ImpairedPort final : public Port {
   Result<std::uint32_t, RouteError> payload_max(const Route& route) override {
     return inner_.payload_max(route);
   }
-  std::uint16_t source_port(SlotNumber slot) override { return inner_.source_port(slot); }
+  std::uint16_t source_port(const Route& route) override { return inner_.source_port(route); }
   // What the impairments did. What passed is in the inner port's counters.
   const Counters& counters() override { return counters_; }
   // Packets that are on the line still, on the way out. Any thread, without a lock.

@@ -109,8 +109,9 @@ class Port {
   // The largest payload that the route's first hop takes in one piece, from BTH to ICRC. Some
   // system calls: for connecting, not for sending.
   virtual Result<std::uint32_t, RouteError> payload_max(const Route& route) = 0;
-  // What packets to this slot carry as source port. 0: there is no socket for them.
-  virtual std::uint16_t source_port(SlotNumber slot) = 0;
+  // What packets of this route carry as source port: that depends on `from`, `to` and `slot`. 0:
+  // there is no socket for them.
+  virtual std::uint16_t source_port(const Route& route) = 0;
 
   virtual const Counters& counters() = 0;
 };

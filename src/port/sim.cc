@@ -33,10 +33,6 @@ std::size_t backlog(Instant free, Instant now, std::uint64_t bits_per_second) {
                                   static_cast<double>(bits_per_second) / 8e9);
 }
 
-bool is_multicast(const Gid& gid) {
-  return wire::is_ipv4(gid) ? gid.bytes[12] >> 4 == 0xE : gid.bytes[0] == 0xFF;
-}
-
 }  // namespace
 
 // ------------------------------------------------------------------------------------ network
@@ -135,7 +131,7 @@ void SimNetwork::enter(std::size_t index, Line& line, Stage next) {
 void SimNetwork::arrive(std::size_t index) {
   const Packet& packet = *packets_[index];
   Host& host = *hosts_[packet.to_host];
-  if (is_multicast(packet.head.to)) {
+  if (wire::is_multicast(packet.head.to)) {
     for (const auto& port : host.ports)
       deliver(copy_of(packet), *port);
     return release(index);
@@ -194,13 +190,13 @@ bool SimNetwork::accept(SimPort& from, const Train& train) {
                      .from = train.route.from == Gid{} ? host.address : train.route.from,
                      .to = train.route.to,
                      .interface = 1,
-                     .source_port = from.source_port(train.route.slot),
+                     .source_port = from.source_port(train.route),
                      .segment = static_cast<std::uint16_t>(i),
                      .ecn = train.route.ecn};
       packet.to_host = to_host;
       enter(index, host.up, Stage::kAtSwitch);
     };
-    if (is_multicast(train.route.to)) {
+    if (wire::is_multicast(train.route.to)) {
       for (std::size_t to = 0; to < hosts_.size(); ++to)
         if (to != from.host_) send_to(to);
     } else if (const auto to = find_host(train.route.to)) {
@@ -257,16 +253,17 @@ Limits SimPort::limits() const {
 Result<std::uint32_t, RouteError> SimPort::payload_max(const Route& route) {
   const SimNetwork::Host& host = *network_.hosts_[host_];
   if (route.from != Gid{} && route.from != host.address) return refuse(RouteError::kNotOurs);
-  if (!is_multicast(route.to) && !network_.find_host(route.to)) {
+  if (!wire::is_multicast(route.to) && !network_.find_host(route.to)) {
     return refuse(RouteError::kNoRoute);
   }
   return host.options.payload_max;
 }
 
 // As the real ones: one for each of our slots and each of theirs.
-std::uint16_t SimPort::source_port(SlotNumber slot) {
+std::uint16_t SimPort::source_port(const Route& route) {
   constexpr unsigned kFirst = 49152;
-  return static_cast<std::uint16_t>(kFirst + (slot_.value * 31u + slot.value) % (65536 - kFirst));
+  const unsigned number = slot_.value * 31u + route.slot.value;
+  return static_cast<std::uint16_t>(kFirst + number % (65536 - kFirst));
 }
 
 }  // namespace verbena::port

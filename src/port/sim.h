@@ -59,7 +59,7 @@ class SimPort final : public Port {
   Instant next_deadline() const override;
   Limits limits() const override;
   Result<std::uint32_t, RouteError> payload_max(const Route& route) override;
-  std::uint16_t source_port(SlotNumber slot) override;
+  std::uint16_t source_port(const Route& route) override;
   const Counters& counters() override { return counters_; }
 
   SlotNumber slot() const { return slot_; }

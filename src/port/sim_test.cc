@@ -41,7 +41,7 @@ TEST(Sim, APacketTakesItsTime) {
   ASSERT_EQ(came.size(), 1u);
   EXPECT_EQ(came[0].bytes, make_packet(kTwo, 1184, 7));
   EXPECT_EQ(came[0].head.from, host(1));
-  EXPECT_EQ(came[0].head.source_port, a.source_port(kTwo));
+  EXPECT_EQ(came[0].head.source_port, a.source_port({.slot = kTwo}));
   EXPECT_EQ(b.next_deadline(), Instant::never());
 }
 

@@ -27,6 +27,7 @@ GroupError error_of(SocketError error) {
 }
 
 constexpr SlotNumber kNoSlot{UINT16_MAX};
+constexpr int kLonelyTimes = 4;
 
 }  // namespace
 
@@ -68,6 +69,7 @@ void SocketGroup::join(SlotNumber slot, std::span<const host::PeerId> members, I
   join_->slot = slot;
   join_->round = ++round_;
   join_->deadline = now + options_.patience;
+  join_->give_up = now + options_.patience * kLonelyTimes;
   const GroupMessage ask{.says = GroupSays::kAsk, .slot = slot.value, .round = round_};
   for (const host::PeerId member : members) {
     if (!events_.send(member, bytes_of(ask), nullptr)) continue;
@@ -145,12 +147,19 @@ void SocketGroup::keep(const GroupMessage& says, host::PrivateFd socket) {
   const auto [at, is_new] = held_.try_emplace(says.position);
   Held& held = at->second;
   if (is_new) {
-    held = {std::move(socket), facts.cookie, {says.slot}, false, true};
-  } else if (held.cookie == facts.cookie) {
-    if (!held.is_ours) held.slot = {says.slot};
-  } else {
+    held = {std::move(socket), facts.cookie, {says.slot}, false, true, says.value};
+  } else if (held.cookie != facts.cookie) {
     ++stats_.conflicts;
+  } else if (!held.is_ours && is_news(held, says)) {
+    held.slot = {says.slot};
+    held.turn = says.value;
   }
+}
+
+// Whether who says that a position is a slot's knows better than we.
+bool SocketGroup::is_news(const Held& held, const GroupMessage& says) {
+  if (says.value != held.turn) return says.value > held.turn;
+  return held.slot.value != says.slot && !events_.is_held(held.slot);
 }
 
 auto SocketGroup::choose_position() -> Result<std::uint16_t, GroupError> {
@@ -180,6 +189,7 @@ void SocketGroup::spread(Instant now) {
   Held& held = held_[*position];
   held.slot = join_->slot;
   held.is_ours = true;
+  ++held.turn;
   steering_.remove_services(join_->slot);
   join_->position = *position;
   join_->stage = Join::Stage::kSpreading;
@@ -187,7 +197,8 @@ void SocketGroup::spread(Instant now) {
   const GroupMessage hold{.says = GroupSays::kHold,
                           .position = *position,
                           .slot = join_->slot.value,
-                          .round = join_->round};
+                          .round = join_->round,
+                          .value = held.turn};
   for (const auto& [member, state] : join_->members)
     if (events_.send(member, bytes_of(hold), &held.socket)) join_->waiting.insert(member);
   if (join_->waiting.empty()) finish();
@@ -268,8 +279,19 @@ void SocketGroup::peer_down(host::PeerId peer, Instant now) {
   if (join_->waiting.erase(peer) != 0 && join_->waiting.empty()) proceed(now);
 }
 
+// Who hears from nobody would take itself for the first one, and steer all packets wrongly.
+bool SocketGroup::is_worth_waiting(Instant now) const {
+  if (join_->stage != Join::Stage::kAsking || now >= join_->give_up) return false;
+  return std::ranges::none_of(join_->members,
+                              [](const auto& each) { return each.second.has_answered; });
+}
+
 void SocketGroup::tick(Instant now) {
   if (!join_ || now < join_->deadline) return;
+  if (is_worth_waiting(now)) {
+    join_->deadline = now + options_.patience;
+    return;
+  }
   stats_.silent_members += join_->waiting.size();
   join_->waiting.clear();
   proceed(now);

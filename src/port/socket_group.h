@@ -20,6 +20,11 @@
 // The socket of a new position is bound only after everybody holds it: a newcomer that dies on the
 // way leaves nothing in the kernel's group, and members forget a socket that never was bound. A
 // member that does not answer in time is gone on without; what was sent to it is held by its queue.
+// Where nobody answers, all are waited for longer.
+//
+// A member that could not even be reached goes on with what it knew. Each position has a turn, one
+// more for each newcomer that takes it, so that whoever asks such a member and others knows who is
+// right: else it would take the socket of a living one for one that nobody has.
 //
 // Joining, and changing services, is done by one process at a time: under JoinLock, which the
 // caller takes and gives back. The transport is the caller's, too. Everything here runs on the
@@ -135,7 +140,8 @@ class SocketGroup {
     std::uint64_t cookie = 0;
     SlotNumber slot;
     bool is_ours = false;
-    bool is_bound = false;  // as last seen
+    bool is_bound = false;   // as last seen
+    std::uint64_t turn = 0;  // of its holder
   };
   struct Join;
 
@@ -156,6 +162,8 @@ class SocketGroup {
   void take_answer(host::PeerId from, const GroupMessage& says, host::PrivateFd socket,
                    Instant now);
   void keep(const GroupMessage& says, host::PrivateFd socket);
+  bool is_news(const Held& held, const GroupMessage& says);
+  bool is_worth_waiting(Instant now) const;
   void fetch(Instant now);
   void proceed(Instant now);
   Result<std::uint16_t, GroupError> choose_position();

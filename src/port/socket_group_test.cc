@@ -167,12 +167,13 @@ class Alone final : public GroupEvents {
     sent.push_back(*parse_group_message(bytes));
     return true;
   }
-  bool is_held(SlotNumber) override { return true; }
+  bool is_held(SlotNumber slot) override { return slot != gone; }
   void joined(SlotNumber, const host::PrivateFd&) override { ++joins; }
   void not_joined(SlotNumber, GroupError why) override { failure = why; }
   void steering_changed(const Steering&) override {}
   std::vector<GroupMessage> sent;
   int joins = 0;
+  std::optional<SlotNumber> gone;
   std::optional<GroupError> failure;
 };
 
@@ -208,6 +209,18 @@ TEST_F(GroupAloneTest, OneJoinAtATime) {
   EXPECT_EQ(group.next_deadline(), Instant() + GroupOptions().patience);
   group.peer_down(kPeer, {});
   EXPECT_FALSE(group.is_joining());
+  EXPECT_EQ(events.joins, 2);
+}
+
+TEST_F(GroupAloneTest, WaitsLongerWhereNobodyAnswers) {
+  const Duration patience = GroupOptions().patience;
+  group.join({6}, {&kPeer, 1}, {});
+  group.tick(Instant() + patience);
+  EXPECT_TRUE(group.is_joining());
+  EXPECT_EQ(group.next_deadline(), Instant() + patience * 2);
+  group.tick(Instant() + patience * 4);
+  EXPECT_EQ(group.next_deadline(), Instant() + patience * 5) << "for the socket to be held";
+  group.tick(Instant() + patience * 5);
   EXPECT_EQ(events.joins, 2);
 }
 
@@ -250,6 +263,47 @@ TEST_F(GroupAloneTest, OurPositionIsNotGivenAway) {
   EXPECT_EQ(group.steering().position({5}), 0u);
   EXPECT_EQ(group.steering().position({9}), std::nullopt);
 }
+
+TEST_F(GroupAloneTest, OldNewsOfAPositionChangeNothing) {
+  const auto sockets = make_group(number, 1);
+  say({.says = GroupSays::kHold, .position = 1, .slot = 9, .value = 2}, dup(sockets[0].get()));
+  say({.says = GroupSays::kHold, .position = 1, .slot = 8, .value = 1}, dup(sockets[0].get()));
+  EXPECT_EQ(group.steering().position({9}), 1u);
+  EXPECT_EQ(group.steering().position({8}), std::nullopt);
+}
+
+// A member that was stopped while another one took a dead one's socket says the dead one has it.
+class GroupOpinionsTest : public GroupAloneTest, public ::testing::WithParamInterface<bool> {};
+
+TEST_P(GroupOpinionsTest, ANewcomerTakesNoSocketOfTheLiving) {
+  constexpr host::PeerId kOther{7, 8};
+  constexpr SlotNumber kLiving{9}, kDead{8};
+  const std::uint16_t theirs = free_port();
+  const auto sockets = make_group(theirs, 1);
+  Alone around;
+  around.gone = kDead;
+  SocketGroup newcomer(around, {.port = theirs});
+  const std::vector<host::PeerId> members{kPeer, kOther};
+  newcomer.join({6}, members, {});
+  const auto hear = [&](host::PeerId from, GroupMessage says, int fd = -1) {
+    says.round = 1;
+    newcomer.message(from, bytes_of(says), fd < 0 ? host::PrivateFd() : host::PrivateFd(fd), {});
+  };
+  for (const host::PeerId member : members)
+    hear(member, {.says = GroupSays::kHolding, .count = 1, .value = member == kPeer ? 7u : 8u});
+  for (const host::PeerId member : members) {
+    const bool is_right = (member == kPeer) == GetParam();
+    hear(member,
+         {.says = GroupSays::kSocket,
+          .slot = (is_right ? kLiving : kDead).value,
+          .value = is_right ? 2u : 1u},
+         dup(sockets[0].get()));
+    hear(member, {.says = GroupSays::kAll});
+  }
+  ASSERT_EQ(GroupSays::kHold, around.sent.back().says);
+  EXPECT_EQ(1u, around.sent.back().position) << "0 is the living one's";
+}
+INSTANTIATE_TEST_SUITE_P(Orders, GroupOpinionsTest, ::testing::Bool());
 
 TEST_F(GroupAloneTest, AnswersThatNobodyAskedForChangeNothing) {
   for (const GroupSays says : {GroupSays::kHolding, GroupSays::kSocket, GroupSays::kService,

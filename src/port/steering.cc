@@ -27,6 +27,7 @@ constexpr std::uint8_t kDatagram = Opcode::of(wire::Service::kUd, wire::Code::kS
 constexpr std::uint8_t kCmClass = 0x07;
 // Attribute ids, 12.6 and 12.11.
 constexpr std::uint16_t kRequest = 0x10;
+constexpr std::uint16_t kRejection = 0x12;
 constexpr std::uint16_t kSidrRequest = 0x17;
 constexpr std::uint16_t kSidrAnswer = 0x18;
 constexpr std::uint16_t kLastOfCm = 0x1A;
@@ -169,7 +170,9 @@ auto Steering::owner_of_cm(std::span<const std::byte> payload) const -> Owner {
   }
   if (attribute < kRequest || attribute > kLastOfCm) return kAnybody;
   const std::size_t offset = attribute == kSidrAnswer ? kSidrRequestId : kRemoteId;
-  return owner_by_slot(slot_of_id(read<std::uint32_t>(payload, offset)));
+  const auto id = read<std::uint32_t>(payload, offset);
+  if (id == 0) return {attribute == kRejection ? Whose::kOneOfAll : Whose::kNobody, {}};
+  return owner_by_slot(slot_of_id(id));
 }
 
 auto Steering::owner(std::span<const std::byte> payload) const -> Owner {
@@ -212,6 +215,7 @@ std::vector<sock_filter> Steering::program(std::uint16_t fallback) const {
     kSidr,
     kId,
     kServices,
+    kUnnamed,
     kTree
   };
   Assembler code;
@@ -244,10 +248,14 @@ std::vector<sock_filter> Steering::program(std::uint16_t fallback) const {
   code.put({load(BPF_W, kSidrRequestId), statement(BPF_ALU | BPF_RSH | BPF_K, kIdShift)});
   code.go(kTree);
   code.here(kId);
-  code.put({load(BPF_W, kRemoteId), statement(BPF_ALU | BPF_RSH | BPF_K, kIdShift)});
+  code.put({load(BPF_W, kRemoteId)});
+  test(BPF_JEQ, 0, kUnnamed);
+  code.put({statement(BPF_ALU | BPF_RSH | BPF_K, kIdShift)});
   code.go(kTree);
   code.here(kServices);
   code.put(service_program(fallback));
+  code.here(kUnnamed);
+  code.put({give(fallback)});
   code.here(kTree);
   code.put(search(by_slot_));
   return code.take();

@@ -55,14 +55,22 @@ class Steering {
   void remove_services(SlotNumber slot);
   std::span<const Service> services() const { return services_; }
 
-  enum class Whose : std::uint8_t { kSlot, kEverybody, kNobody };
+  enum class Whose : std::uint8_t { kSlot, kEverybody, kOneOfAll, kNobody };
   struct Owner {
     Whose whose = Whose::kNobody;
     SlotNumber slot;
   };
-  // kEverybody: multicast, and what of queue pair 1 nobody in particular is asked for.
+  // kEverybody: multicast, and what of queue pair 1 nobody in particular is asked for. kOneOfAll:
+  // somebody's, who alone knows: a rejection by one that has not heard of its own request yet and
+  // withdraws it (IBTA 12.6.7).
   Owner owner(std::span<const std::byte> payload) const;
   std::optional<std::size_t> position(SlotNumber slot) const;
+  // `each` with every slot that holds a socket.
+  template <class Each>
+  void each_slot(const Each& each) const {
+    for (const auto& [slot, position] : by_slot_)
+      each(slot);
+  }
 
   // For SO_ATTACH_REUSEPORT_CBPF. A search tree: some ten steps a packet, whatever the number of
   // members. What nobody in particular is asked for goes to the position `fallback`. Empty where

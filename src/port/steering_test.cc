@@ -18,22 +18,6 @@ std::uint32_t run(const Steering& steering, std::span<const std::byte> packet,
   return Interpreter(program, packet).run();
 }
 
-template <class T>
-void poke(std::vector<std::byte>& packet, std::size_t offset, T value) {
-  const wire::BigEndian<T> number(value);
-  std::memcpy(packet.data() + offset, &number, sizeof number);
-}
-
-// A CM message (attribute) on queue pair 1, without an ICRC.
-std::vector<std::byte> cm_packet(std::uint16_t attribute) {
-  std::vector<std::byte> packet(12 + 8 + 256);
-  packet[0] = std::byte{0x64};
-  packet[7] = std::byte{1};
-  packet[21] = std::byte{0x07};
-  poke(packet, 36, attribute);
-  return packet;
-}
-
 TEST(Steering, APacketIsForTheSlotOfItsQueuePair) {
   Steering steering;
   steering.set_positions(std::array{SlotNumber{9}, SlotNumber{1023}, SlotNumber{0}});
@@ -81,6 +65,17 @@ TEST(Steering, TheAnswerToACmMessageGoesHome) {
   poke(sidr, 44, steered_id({3}, 12));
   EXPECT_EQ(steering.owner(sidr).slot, SlotNumber{3});
   EXPECT_EQ(run(steering, sidr), 1u);
+}
+
+// Who withdraws its request does not know yet who has it.
+TEST(Steering, ARejectionThatNamesNobodyIsOneOfAlls) {
+  Steering steering;
+  steering.set_positions(std::array{SlotNumber{700}, SlotNumber{0}});
+  const auto rejection = cm_packet(0x12);
+  EXPECT_EQ(steering.owner(rejection).whose, Steering::Whose::kOneOfAll);
+  EXPECT_EQ(run(steering, rejection, 1), 1u);
+  EXPECT_EQ(run(steering, rejection, 0), 0u);
+  EXPECT_EQ(steering.owner(cm_packet(0x13)).whose, Steering::Whose::kNobody);
 }
 
 TEST(Steering, ARequestGoesToWhoServes) {

@@ -42,6 +42,20 @@ inline std::vector<std::byte> make_packet(SlotNumber slot, std::size_t size, std
   write_packet(packet, slot, number);
   return packet;
 }
+template <class T>
+void poke(std::vector<std::byte>& packet, std::size_t offset, T value) {
+  const wire::BigEndian<T> number(value);
+  std::memcpy(packet.data() + offset, &number, sizeof number);
+}
+// A CM message (attribute) on queue pair 1, of zeros, without an ICRC.
+inline std::vector<std::byte> cm_packet(std::uint16_t attribute) {
+  std::vector<std::byte> packet(12 + 8 + 256);
+  packet[0] = std::byte{0x64};
+  packet[7] = std::byte{1};
+  packet[21] = std::byte{0x07};
+  poke(packet, 36, attribute);
+  return packet;
+}
 inline std::uint32_t number_of(std::span<const std::byte> payload) {
   const auto* const bth = wire::View(payload).take<wire::Bth>();
   return bth ? bth->psn.value() : ~0u;

@@ -37,7 +37,22 @@ bool TrainBuilder::continues(const Route& route, std::uint32_t size) const {
          is_same(route, last.route) && last.bytes.size() + size <= limits_.train_bytes_max;
 }
 
-auto TrainBuilder::place(const Route& route, std::uint32_t size) -> std::optional<Place> {
+// Where one fits. A shorter one ends its train.
+std::uint32_t TrainBuilder::fitting(std::uint32_t size, std::uint32_t most) const {
+  std::size_t segments = limits_.segments_max;
+  std::size_t bytes = limits_.train_bytes_max;
+  if (!starts_train_) {
+    const Train& last = trains_.back();
+    if (size != last.segment_size) return 1;
+    segments -= in_last_;
+    bytes -= last.bytes.size();
+  }
+  bytes = std::min(bytes, bytes_max_ - used_);
+  return static_cast<std::uint32_t>(std::min({std::size_t{most}, segments, bytes / size}));
+}
+
+auto TrainBuilder::place(const Route& route, std::uint32_t size, std::uint32_t most)
+    -> std::optional<Place> {
   VERBENA_ASSERT(size > 0);
   placed_ = 0;
   if (size > limits_.train_bytes_max || used_ + size > bytes_max_) return std::nullopt;
@@ -45,23 +60,26 @@ auto TrainBuilder::place(const Route& route, std::uint32_t size) -> std::optiona
   if (starts_train_ && trains_.size() == trains_max_) return std::nullopt;
   route_ = route;
   placed_ = size;
+  packets_ = most == 1 ? 1 : fitting(size, most);
   const std::size_t index = starts_train_ ? 0 : in_last_;
-  return Place{std::span(buffer_.get() + used_, size), static_cast<std::uint16_t>(index)};
+  return Place{std::span(buffer_.get() + used_, std::size_t{size} * packets_),
+               static_cast<std::uint16_t>(index), packets_};
 }
 
 void TrainBuilder::commit() {
   VERBENA_ASSERT(placed_ > 0);
+  const std::size_t bytes = std::size_t{placed_} * packets_;
   if (starts_train_) {
-    trains_.push_back({route_, std::span(buffer_.get() + used_, placed_), placed_});
-    in_last_ = 1;
+    trains_.push_back({route_, std::span(buffer_.get() + used_, bytes), placed_});
+    in_last_ = packets_;
     closed_ = false;
   } else {
     Train& last = trains_.back();
-    last.bytes = std::span(last.bytes.data(), last.bytes.size() + placed_);
-    ++in_last_;
+    last.bytes = std::span(last.bytes.data(), last.bytes.size() + bytes);
+    in_last_ += packets_;
     closed_ = placed_ < last.segment_size;
   }
-  used_ += placed_;
+  used_ += bytes;
   placed_ = 0;
 }
 

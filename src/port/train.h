@@ -29,12 +29,14 @@ class TrainBuilder {
   TrainBuilder& operator=(const TrainBuilder&) = delete;
 
   struct Place {
-    std::span<std::byte> room;  // exactly `size` bytes, which must all be written
-    std::uint16_t ip_id = 0;    // of the IPv4 header; IPv6 has none
+    std::span<std::byte> room;  // exactly `size` bytes for each, which must all be written
+    std::uint16_t ip_id = 0;    // of the first one's IPv4 header, then counted; IPv6 has none
+    std::uint32_t packets = 1;
   };
-  // None: flush first, or the packet is longer than a train can be. A place that is not committed
-  // is forgotten by the next call.
-  std::optional<Place> place(const Route& route, std::uint32_t size);
+  // Of one packet, or of up to `most` that follow each other in a train. None: flush first, or the
+  // packet is longer than a train can be. A place that is not committed is forgotten by the next
+  // call.
+  std::optional<Place> place(const Route& route, std::uint32_t size, std::uint32_t most = 1);
   void commit();
 
   bool empty() const { return trains_.empty(); }
@@ -48,6 +50,7 @@ class TrainBuilder {
 
  private:
   bool continues(const Route& route, std::uint32_t size) const;
+  std::uint32_t fitting(std::uint32_t size, std::uint32_t most) const;
   void keep_from(std::size_t first);
 
   Limits limits_;  // segments_max falls with the port's
@@ -58,7 +61,8 @@ class TrainBuilder {
   std::vector<Train> trains_;
   // The place that was given last.
   Route route_;
-  std::uint32_t placed_ = 0;
+  std::uint32_t placed_ = 0;  // bytes of each of its packets
+  std::uint32_t packets_ = 1;
   std::uint32_t in_last_ = 0;  // packets of the last train
   bool starts_train_ = false;
   bool closed_ = false;  // the last train has its short packet

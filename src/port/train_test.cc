@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "port/train.h"
 
+#include <numeric>
+#include <utility>
+
 #include "port/test_packets.h"
 
 namespace verbena::port {
@@ -21,7 +24,7 @@ class Taker final : public Port {
   Instant next_deadline() const override { return Instant::never(); }
   Limits limits() const override { return taker_limits; }
   Result<std::uint32_t, RouteError> payload_max(const Route&) override { return 0; }
-  std::uint16_t source_port(SlotNumber) override { return 0; }
+  std::uint16_t source_port(const Route&) override { return 0; }
   const Counters& counters() override { return counts; }
 
   std::size_t takes = 1000;
@@ -55,6 +58,33 @@ TEST_F(TrainTest, PacketsOfOneSizeAndRouteShareATrain) {
   EXPECT_EQ(put(kHere, 100), 2);
   ASSERT_EQ(builder.trains().size(), 1u);
   EXPECT_EQ(builder.trains()[0].packets(), 3u);
+}
+
+TEST_F(TrainTest, ARunTakesWhatFitsIntoItsTrain) {
+  const auto run = [this](std::uint32_t size, std::uint32_t most) {
+    const auto place = builder.place(kHere, size, most);
+    if (!place) return std::pair(0U, 0U);
+    EXPECT_EQ(place->room.size(), std::size_t{size} * place->packets);
+    for (std::uint32_t i = 0; i < place->packets; ++i)
+      write_packet(place->room.subspan(std::size_t{i} * size, size), kHere.slot, number++);
+    builder.commit();
+    return std::pair<unsigned, unsigned>(place->ip_id, place->packets);
+  };
+  // At most 8 packets and 1000 bytes in a train, 4000 in all, in 4 trains.
+  EXPECT_EQ(run(100, 3), std::pair(0U, 3U));
+  EXPECT_EQ(run(100, 3), std::pair(3U, 3U));
+  EXPECT_EQ(run(100, 3), std::pair(6U, 2U)) << "as many packets as a train takes";
+  EXPECT_EQ(run(300, 9), std::pair(0U, 3U)) << "as many bytes";
+  EXPECT_EQ(run(90, 9), std::pair(3U, 1U)) << "a shorter one ends its train";
+  EXPECT_EQ(run(90, 2), std::pair(0U, 2U));
+  EXPECT_EQ(run(900, 5), std::pair(0U, 1U));
+  EXPECT_EQ(run(900, 5), std::pair(0U, 0U)) << "no more trains";
+  ASSERT_EQ(builder.trains().size(), 4U);
+  EXPECT_EQ(builder.trains()[1].packets(), 4U);
+  EXPECT_TRUE(builder.flush(port, {}));
+  std::vector<std::uint32_t> all(number);
+  std::iota(all.begin(), all.end(), 0U);
+  EXPECT_EQ(port.numbers, all);
 }
 
 TEST_F(TrainTest, AShorterPacketEndsItsTrain) {

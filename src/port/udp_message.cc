@@ -22,13 +22,12 @@ void UdpMessage::add(int level, int type, const T& value) {
   header_.msg_controllen += CMSG_SPACE(sizeof value);
 }
 
-void UdpMessage::add_route(const Route& route) {
+void UdpMessage::add_route(const Route& route, bool is_bound) {
   const bool ipv4 = wire::is_ipv4(route.to);
-  const bool is_multicast = ipv4 ? route.to.bytes[12] >> 4 == 0xE : route.to.bytes[0] == 0xFF;
   // An interface is named only where the address does not say enough: naming it otherwise would
   // keep packets to addresses of this host from taking their short way.
-  const bool by_interface = is_multicast || is_link_local(route.to);
-  if (route.from != Gid{} || by_interface) {
+  const bool by_interface = wire::is_multicast(route.to) || is_link_local(route.to);
+  if (!is_bound && (route.from != Gid{} || by_interface)) {
     if (has_ipv6_sockets()) {
       in6_pktinfo info{};
       std::memcpy(&info.ipi6_addr, route.from.bytes, sizeof route.from.bytes);
@@ -59,7 +58,8 @@ void UdpMessage::add_route(const Route& route) {
   }
 }
 
-void UdpMessage::set(const Train& train, std::span<const std::byte> bytes, std::uint16_t port) {
+void UdpMessage::set(const Train& train, std::span<const std::byte> bytes, std::uint16_t port,
+                     bool is_bound) {
   header_ = {};
   header_.msg_name = &to_;
   header_.msg_namelen = to_socket_address(train.route.to, train.route.interface, port, to_);
@@ -67,7 +67,7 @@ void UdpMessage::set(const Train& train, std::span<const std::byte> bytes, std::
   header_.msg_iov = &piece_;
   header_.msg_iovlen = 1;
   header_.msg_control = control_;
-  add_route(train.route);
+  add_route(train.route, is_bound);
   if (bytes.size() > train.segment_size) {
     add(IPPROTO_UDP, UDP_SEGMENT, static_cast<std::uint16_t>(train.segment_size));
   }

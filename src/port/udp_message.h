@@ -18,14 +18,15 @@ class UdpMessage {
   UdpMessage(const UdpMessage&) = delete;
   UdpMessage& operator=(const UdpMessage&) = delete;
 
-  // `bytes`: of the train, in packets of `segment_size`.
-  void set(const Train& train, std::span<const std::byte> bytes, std::uint16_t port);
+  // `bytes`: of the train, in packets of `segment_size`. `is_bound`: the socket is, to the route's
+  // source.
+  void set(const Train& train, std::span<const std::byte> bytes, std::uint16_t port, bool is_bound);
   const msghdr& header() const { return header_; }
 
  private:
   template <class T>
   void add(int level, int type, const T& value);
-  void add_route(const Route& route);
+  void add_route(const Route& route, bool is_bound);
 
   msghdr header_{};
   iovec piece_{};

@@ -120,7 +120,7 @@ void expect_ids_on_the_cable() {
     const auto ip = wire::parse_ip(std::span(frame).first(static_cast<std::size_t>(n)));
     if (!ip || ip->head.flow.destination_port != kRocePort) continue;
     EXPECT_EQ(ip->head.flags_and_offset, wire::kDontFragment);
-    EXPECT_EQ(ip->head.flow.source_port, pair.here->source_port(kFive));
+    EXPECT_EQ(ip->head.flow.source_port, pair.here->source_port(pair.route(kFamilies[0])));
     EXPECT_EQ(ip->datagram.size(), 1040u) << "the train came whole";
     ids.push_back(ip->head.id);
   }
@@ -196,6 +196,33 @@ TEST(UdpNetwork, BatchesForTwoSlotsAreNotMixed) {
                 static_cast<unsigned long long>(shared.at_the_wrong_socket),
                 shared.at_the_wrong_socket == 0 ? " (SKIP: this kernel merged nothing)" : "");
   });
+}
+
+TEST(UdpNetwork, ASourceAddressThatIsGoneIsRefusedUntilItIsBack) {
+  const bool ran = in_namespaces([] {
+    Pair pair(1500);
+    pair.give_both();
+    const Route route = pair.route(kFamilies[0]);
+    TwoHosts::run("ip addr add 10.9.0.9/24 dev va");
+    send_packets(*pair.here, route, 2, 500);
+    TwoHosts::run("ip addr del 10.9.0.1/24 dev va");
+    TwoHosts::run("ip addr replace 10.9.0.9/24 dev va");
+    send_packets(*pair.here, route, 3, 500, 2);
+    EXPECT_EQ(pair.here->counters()[Count::kDroppedRefused], 3u);
+    Route other = route;
+    other.from = ipv4(10, 9, 0, 9);
+    send_packets(*pair.here, other, 1, 500, 5);
+    TwoHosts::run("ip addr add 10.9.0.1/24 dev va");
+    send_packets(*pair.here, route, 4, 500, 6);
+    const auto came = drain(*pair.there, 7);
+    ASSERT_EQ(came.size(), 7u);
+    EXPECT_EQ(came[2].head.from, other.from);
+    EXPECT_EQ(came[2].head.source_port, pair.here->source_port(other));
+    EXPECT_EQ(came[6].head.from, route.from);
+    EXPECT_EQ(came[6].head.source_port, pair.here->source_port(route));
+    EXPECT_EQ(pair.here->counters()[Count::kDroppedRefused], 3u);
+  });
+  if (!ran) GTEST_SKIP() << kSkipped;
 }
 
 TEST(UdpNetwork, AnAddressThatCannotBeReachedIsRefusedAndCounted) {

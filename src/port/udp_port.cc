@@ -22,6 +22,9 @@ namespace raw = host::raw;
 constexpr std::uint32_t kSegmentsMax = 64;  // UDP_MAX_SEGMENTS
 constexpr std::uint32_t kTrainBytesMax = 65535 - wire::kIpv4Bytes - wire::kUdpBytes;
 constexpr int kSendFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
+// A packet for one of all becomes many: a thousand a second, and as many at once.
+constexpr Duration kPauseBetweenAll = Duration::milliseconds(1);
+constexpr Duration kBurstOfAll = Duration::seconds(1);
 
 bool is_full(int error) {
   return error == EAGAIN || error == ENOBUFS || error == ENOMEM || error == EINTR;
@@ -96,7 +99,7 @@ Limits UdpPort::limits() const {
           .receive_packets = receive_packets_};
 }
 
-std::uint16_t UdpPort::source_port(SlotNumber slot) { return senders_.get(slot).port; }
+std::uint16_t UdpPort::source_port(const Route& route) { return senders_.get(route).port; }
 
 // ------------------------------------------------------------------------------------ sending
 
@@ -104,8 +107,8 @@ std::size_t UdpPort::send(std::span<const Train> trains, Instant) {
   std::size_t taken = 0;
   while (taken < trains.size()) {
     const Train& first = trains[taken];
-    const int fd = senders_.get(first.route.slot).fd;
-    if (!is_good(first) || fd < 0) {
+    const Sender by = senders_.get(first.route);
+    if (!is_good(first) || by.fd < 0) {
       counters_.add(Count::kDroppedBroken, first.packets());
       ++taken;
       continue;
@@ -113,10 +116,10 @@ std::size_t UdpPort::send(std::span<const Train> trains, Instant) {
     // As many as one call takes on one socket.
     std::size_t run = 1;
     while (run < kTrainsPerCall && taken + run < trains.size() && is_good(trains[taken + run]) &&
-           senders_.is_same(first.route.slot, trains[taken + run].route.slot)) {
+           senders_.get(trains[taken + run].route).fd == by.fd) {
       ++run;
     }
-    const std::size_t sent = send_run(trains.subspan(taken, run), fd);
+    const std::size_t sent = send_run(trains.subspan(taken, run), by);
     taken += sent;
     if (sent == 0) {
       counters_.add(Count::kSendFull, trains.size() - taken);
@@ -127,14 +130,14 @@ std::size_t UdpPort::send(std::span<const Train> trains, Instant) {
 }
 
 // At least the first one is gone or dropped, or there is no room (0).
-std::size_t UdpPort::send_run(std::span<const Train> run, int fd) {
-  std::size_t sent = run.size() > 1 ? send_together(run, fd) : 0;
+std::size_t UdpPort::send_run(std::span<const Train> run, const Sender& by) {
+  std::size_t sent = run.size() > 1 ? send_together(run, by) : 0;
   // Alone; or what is wrong with the first one is its own business.
   if (sent == 0) {
     UdpMessage message;
-    message.set(run[0], run[0].bytes, options_.port);
-    if (raw::sendmsg(fd, message.header(), kSendFlags) < 0) {
-      return give_up(run[0], fd, errno) ? 1 : 0;
+    message.set(run[0], run[0].bytes, options_.port, by.is_bound);
+    if (raw::sendmsg(by.fd, message.header(), kSendFlags) < 0) {
+      return give_up(run[0], by, errno) ? 1 : 0;
     }
     sent = 1;
   }
@@ -147,32 +150,32 @@ std::size_t UdpPort::send_run(std::span<const Train> run, int fd) {
 }
 
 // How many went out; 0 also where a filter refuses the call.
-std::size_t UdpPort::send_together(std::span<const Train> run, int fd) {
+std::size_t UdpPort::send_together(std::span<const Train> run, const Sender& by) {
   std::array<UdpMessage, kTrainsPerCall> messages;
   std::array<mmsghdr, kTrainsPerCall> headers;
   for (std::size_t i = 0; i < run.size(); ++i) {
-    messages[i].set(run[i], run[i].bytes, options_.port);
+    messages[i].set(run[i], run[i].bytes, options_.port, by.is_bound);
     headers[i] = {messages[i].header(), 0};
   }
-  const long sent = syscall(SYS_sendmmsg, fd, headers.data(), run.size(), kSendFlags);
+  const long sent = syscall(SYS_sendmmsg, by.fd, headers.data(), run.size(), kSendFlags);
   return sent > 0 ? static_cast<std::size_t>(sent) : 0;
 }
 
 // The kernel did not send it. False: it may do so later.
-bool UdpPort::give_up(const Train& train, int fd, int error) {
+bool UdpPort::give_up(const Train& train, const Sender& by, int error) {
   if (is_full(error)) return false;
   switch (error) {
     case EMSGSIZE: counters_.add(Count::kDroppedTooLong, train.packets()); break;
     case EBADF:
     case ENOTSOCK:
-      senders_.forget(train.route.slot);
+      senders_.forget(train.route);
       counters_.add(Count::kDroppedBroken, train.packets());
       break;
     case EIO:
     case EOPNOTSUPP:
     case ENOPROTOOPT:
       if (train.packets() > 1) {
-        send_singly(train, fd);
+        send_singly(train, by);
         break;
       }
       [[fallthrough]];
@@ -184,7 +187,7 @@ bool UdpPort::give_up(const Train& train, int fd, int error) {
 // The way out cannot split trains (IPsec, for one). Alone, every packet has the IPv4 id 0, so of a
 // train over IPv4 only the first one is what its ICRC says. The rest is lost, once: limits() says
 // so from now on.
-void UdpPort::send_singly(const Train& train, int fd) {
+void UdpPort::send_singly(const Train& train, const Sender& by) {
   if (offload_.exchange(false)) LOG_INFO("trains cannot be sent: packets go out one by one");
   const bool has_ids = wire::is_ipv4(train.route.to);
   for (std::size_t i = 0; i < train.packets(); ++i) {
@@ -193,8 +196,8 @@ void UdpPort::send_singly(const Train& train, int fd) {
       return;
     }
     UdpMessage message;
-    message.set(train, train.packet(i), options_.port);
-    const bool is_sent = raw::sendmsg(fd, message.header(), kSendFlags) >= 0;
+    message.set(train, train.packet(i), options_.port, by.is_bound);
+    const bool is_sent = raw::sendmsg(by.fd, message.header(), kSendFlags) >= 0;
     counters_.add(is_sent ? Count::kSentPackets : Count::kDroppedRefused);
     if (is_sent) counters_.add(Count::kSentBytes, train.packet(i).size());
   }
@@ -202,25 +205,29 @@ void UdpPort::send_singly(const Train& train, int fd) {
 
 // ---------------------------------------------------------------------------------- receiving
 
-std::size_t UdpPort::receive(std::span<Received> into, Instant) {
+std::size_t UdpPort::receive(std::span<Received> into, Instant now) {
   std::size_t given = 0;
+  std::size_t bytes = 0;
   for (std::size_t n = 0; n < receivers_.size() && given < into.size(); ++n) {
     UdpReceiver& receiver = *receivers_[next_receiver_++ % receivers_.size()];
     const auto room = into.subspan(given);
     const std::size_t taken = receiver.take(room, counters_);
     for (std::size_t i = 0; i < taken; ++i) {
-      if (!is_ours(room[i])) continue;
-      counters_.add(Count::kReceivedBytes, room[i].payload.size());
+      if (!is_ours(room[i], now)) continue;
+      bytes += room[i].payload.size();
       if (&into[given] != &room[i]) into[given] = room[i];
       ++given;
     }
   }
-  if (given > 0) counters_.add(Count::kReceivedPackets, given);
+  if (given > 0) {
+    counters_.add_alone(Count::kReceivedPackets, given);
+    counters_.add_alone(Count::kReceivedBytes, bytes);
+  }
   return given;
 }
 
 // What is another's is passed on. Queue pair numbers with a slot of ours need no table.
-bool UdpPort::is_ours(const Received& packet) {
+bool UdpPort::is_ours(const Received& packet, Instant now) {
   if (const auto slot = plain_slot(packet.payload); slot && slots_.has(*slot)) [[likely]]
     return true;
   Steering::Owner owner;
@@ -229,9 +236,28 @@ bool UdpPort::is_ours(const Received& packet) {
     owner = steering_.owner(packet.payload);
   }
   if (owner.whose == Steering::Whose::kEverybody) return true;
+  if (owner.whose == Steering::Whose::kOneOfAll) {
+    pass_to_all(packet, now);
+    return true;
+  }
   if (owner.whose == Steering::Whose::kSlot && slots_.has(owner.slot)) return true;
   pass_on(packet, owner);
   return false;
+}
+
+// Whoever is not meant knows nothing of it and drops it.
+void UdpPort::pass_to_all(const Received& packet, Instant now) {
+  if (!options_.hand_over || passed_to_all_ - now > kBurstOfAll) return;
+  passed_to_all_ = std::max(passed_to_all_, now) + kPauseBetweenAll;
+  std::vector<SlotNumber> others;
+  {
+    const std::lock_guard lock(steering_lock_);
+    steering_.each_slot([&](SlotNumber slot) {
+      if (!slots_.has(slot)) others.push_back(slot);
+    });
+  }
+  for (const SlotNumber slot : others)
+    pass_on(packet, {Steering::Whose::kSlot, slot});
 }
 
 void UdpPort::pass_on(const Received& packet, const Steering::Owner& owner) {

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: MIT
 // UDP port 4791 of an unprivileged process, shared with all other processes of its address.
 //
-// Sending: one socket for each destination slot, made when needed. GRO merges packets of one size
-// and source port whoever they are for; with a source port a slot a merged batch is one process's.
+// Sending: one socket for each destination slot, made when needed (udp_senders.h). GRO merges
+// packets of one size and source port whoever they are for; with a source port a slot a merged
+// batch is one process's.
 // Receiving: one socket for each of our slots, from the group (socket_group.h). Every packet of a
 // batch is judged again: what is another slot's is handed over, and counted.
 //
@@ -68,17 +69,18 @@ class UdpPort final : public Port {
   Instant next_deadline() const override { return Instant::never(); }
   Limits limits() const override;
   Result<std::uint32_t, RouteError> payload_max(const Route& route) override;
-  std::uint16_t source_port(SlotNumber slot) override;
+  std::uint16_t source_port(const Route& route) override;
   const Counters& counters() override;
 
  private:
-  std::size_t send_run(std::span<const Train> run, int fd);
+  std::size_t send_run(std::span<const Train> run, const Sender& by);
   static constexpr std::size_t kTrainsPerCall = 16;
-  std::size_t send_together(std::span<const Train> run, int fd);
-  bool give_up(const Train& train, int fd, int error);
-  void send_singly(const Train& train, int fd);
-  bool is_ours(const Received& packet);
+  std::size_t send_together(std::span<const Train> run, const Sender& by);
+  bool give_up(const Train& train, const Sender& by, int error);
+  void send_singly(const Train& train, const Sender& by);
+  bool is_ours(const Received& packet, Instant now);
   void pass_on(const Received& packet, const Steering::Owner& owner);
+  void pass_to_all(const Received& packet, Instant now);
   void refresh_receivers();
 
   const UdpOptions options_;
@@ -96,6 +98,7 @@ class UdpPort final : public Port {
   // Long enough for a copy of a table: seldom taken, for packets that are not ours.
   Mutex steering_lock_;
   Steering steering_;
+  Instant passed_to_all_;  // when what was would have been, at the allowed rate
 };
 
 }  // namespace verbena::port

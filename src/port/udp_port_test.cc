@@ -43,7 +43,7 @@ TEST_P(UdpPortTest, PacketsArriveAsTheyWereSent) {
     EXPECT_EQ(came[i].bytes, make_packet(kFive, 4112, i));
     EXPECT_EQ(came[i].head.from, route.from);
     EXPECT_EQ(came[i].head.to, route.to);
-    EXPECT_EQ(came[i].head.source_port, port.source_port(kFive));
+    EXPECT_EQ(came[i].head.source_port, port.source_port(route));
     EXPECT_EQ(came[i].head.ecn, Ecn::kNotCapable);
     EXPECT_NE(came[i].head.interface, 0u);
   }
@@ -186,15 +186,43 @@ TEST_P(UdpPortTest, WhatOverflowsIsCounted) {
 }
 
 TEST_P(UdpPortTest, EachSlotHasItsSourcePort) {
-  EXPECT_NE(port.source_port(kFive), 0u);
-  EXPECT_NE(port.source_port(kFive), port.source_port(kSix));
-  EXPECT_EQ(port.source_port(kFive), port.source_port(kFive));
+  const Route to_six = loopback(GetParam(), kSix);
+  EXPECT_NE(port.source_port(route), 0u);
+  EXPECT_NE(port.source_port(route), port.source_port(to_six));
+  EXPECT_EQ(port.source_port(route), port.source_port(route));
   UdpPort few({.port = number, .senders_max = 1});
-  EXPECT_EQ(few.source_port(kFive), few.source_port(kSix));
+  EXPECT_EQ(few.source_port(route), few.source_port(to_six));
+}
+
+// More than have sockets of their own; every second one comes twice.
+TEST(UdpPort, PacketsHaveTheSourceThatTheirRouteNames) {
+  const std::uint16_t number = free_port();
+  auto group = make_group(number, 1);
+  UdpPort port({.port = number});
+  ASSERT_TRUE(port.add_receiver(kFive, std::move(group[0])));
+  std::uint32_t sent = 0;
+  std::vector<Route> routes;
+  for (std::uint8_t last = 1; last <= 20; ++last) {
+    const Route route{.from = ipv4(127, 0, 0, last), .to = kLoopback4, .slot = kFive};
+    for (int times = 0; times < 1 + last % 2; ++times, ++sent)
+      send_packets(port, route, 1, 100, sent);
+    routes.insert(routes.end(), 1 + last % 2, route);
+  }
+  const auto came = drain(port, sent);
+  ASSERT_EQ(came.size(), sent);
+  for (std::uint32_t i = 0; i < sent; ++i) {
+    EXPECT_EQ(came[i].number(), i);
+    EXPECT_EQ(came[i].head.from, routes[i].from);
+    EXPECT_EQ(came[i].head.source_port, port.source_port(routes[i]));
+  }
+  const Route foreign{.from = ipv4(192, 0, 2, 1), .to = kLoopback4, .slot = kFive};
+  send_packets(port, foreign, 3, 100);
+  EXPECT_EQ(port.counters()[Count::kDroppedRefused], 3u);
+  EXPECT_TRUE(drain(port).empty());
 }
 
 TEST_P(UdpPortTest, ASenderIsDeafButLives) {
-  UdpPort stranger({.port = port.source_port(kFive)});
+  UdpPort stranger({.port = port.source_port(route)});
   send_packets(stranger, route, 100, 1000);
   send_packets(port, route, 1, 100);
   EXPECT_EQ(drain(port, 1).size(), 1u);
@@ -258,7 +286,7 @@ TEST_F(TwoSlotsTest, AMixedBatchIsTakenApart) {
   EXPECT_EQ(handed.bytes, make_packet(kSix, 600, 4));
   EXPECT_EQ(handed.head.segment, 4u);
   EXPECT_EQ(handed.head.from, kLoopback4);
-  EXPECT_EQ(handed.head.source_port, five.source_port(kFive));
+  EXPECT_EQ(handed.head.source_port, five.source_port(loopback(true, kFive)));
   EXPECT_EQ(five.counters()[Count::kHandedOver], 3u);
   EXPECT_EQ(five.counters()[Count::kReceivedPackets], 6u);
 }
@@ -280,6 +308,27 @@ TEST_F(TwoSlotsTest, WithoutSteeringInTheKernelNothingIsLost) {
   }
   EXPECT_EQ(came + basket.packets[kSix].size(), sent_to_six);
   EXPECT_GT(basket.packets[kSix].size(), 0u) << "40 source ports with one hash";
+}
+
+// A withdrawn request: only the process that has it knows, and a flood does not become a larger
+// one.
+TEST_F(TwoSlotsTest, WhatIsOneOfAllsComesToAll) {
+  attach();
+  give_sockets();
+  const auto rejection = cm_packet(0x12);
+  const Train train{loopback(true, kSix), rejection, static_cast<std::uint32_t>(rejection.size())};
+  constexpr std::size_t kMany = 1500;
+  std::size_t came = 0;
+  for (std::size_t i = 0; i < kMany; ++i) {
+    ASSERT_EQ(six.send({&train, 1}, {}), 1u);
+    came += drain(five, 1).size();
+  }
+  EXPECT_EQ(came, kMany);
+  EXPECT_TRUE(drain(six).empty());
+  EXPECT_GE(basket.packets[kSix].size(), 1000u);
+  EXPECT_LT(basket.packets[kSix].size(), 1010u);
+  EXPECT_EQ(basket.packets[kSix][0].bytes, rejection);
+  EXPECT_TRUE(basket.packets[kFive].empty());
 }
 
 TEST_F(TwoSlotsTest, WhatNobodyTakesIsCountedByReason) {
@@ -360,7 +409,7 @@ TEST_P(UdpPortTest, AClosedReceiverIsFoundAndAStrangersFileLeftAlone) {
 }
 
 TEST_P(UdpPortTest, AClosedSenderIsMadeAgain) {
-  const std::uint16_t before = port.source_port(kFive);
+  const std::uint16_t before = port.source_port(route);
   int closed = 0;
   for (int fd = 3; fd < 4096; ++fd) {
     sockaddr_storage name{};

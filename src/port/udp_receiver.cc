@@ -142,7 +142,7 @@ auto UdpReceiver::read(std::size_t into, Counters& counters) -> Got {
     rest_ = std::span(buffer(into), is_whole ? static_cast<std::size_t>(size) : 0);
     break;
   }
-  counters.add(Count::kReceivedBatches);
+  counters.add_alone(Count::kReceivedBatches);
   head_ = {};
   segment_size_ = static_cast<std::uint32_t>(rest_.size());
   read_source(from, head_);

@@ -96,9 +96,9 @@ Gid any_address() {
   return has_ipv6_sockets() ? Gid{} : wire::gid_of(std::array<std::uint8_t, 4>{});
 }
 
-bool bind_any(int fd, std::uint16_t port) {
+bool bind_to(const Gid& address, int fd, std::uint16_t port) {
   sockaddr_storage name{};
-  const socklen_t size = to_socket_address(any_address(), 0, port, name);
+  const socklen_t size = to_socket_address(address, 0, port, name);
   return raw::bind(fd, reinterpret_cast<const sockaddr*>(&name), size) == 0;
 }
 
@@ -217,7 +217,7 @@ Result<int, SocketError> make_receiver(const ReceiverOptions& options) {
 }
 
 Result<void, SocketError> bind_receiver(int fd, std::uint16_t port) {
-  if (!bind_any(fd, port)) return refuse(error_of(errno));
+  if (!bind_to(any_address(), fd, port)) return refuse(error_of(errno));
   return {};
 }
 
@@ -255,7 +255,7 @@ int lift_descriptor(int fd) {
   return lifted;
 }
 
-Result<Sender, SocketError> make_sender(std::uint32_t buffer) {
+Result<Sender, SocketError> make_sender(std::uint32_t buffer, const Gid* source) {
   int fd = make_dual_socket();
   if (fd < 0) return refuse(error_of(errno));
   // Nobody answers to this port; whatever comes is dropped before it takes memory.
@@ -268,9 +268,10 @@ Result<Sender, SocketError> make_sender(std::uint32_t buffer) {
   if (buffer > 0) {
     set(fd, SOL_SOCKET, SO_SNDBUF, static_cast<int>(std::min<std::uint32_t>(buffer, 1 << 30)));
   }
-  if (!good || !bind_any(fd, 0)) return refuse(error_of((give_up(fd), errno)));
+  if (!good || !bind_to(source ? *source : any_address(), fd, 0))
+    return refuse(error_of((give_up(fd), errno)));
   fd = lift_descriptor(fd);
-  return Sender{fd, bound_port(fd)};
+  return Sender{.fd = fd, .port = bound_port(fd), .is_bound = source != nullptr};
 }
 
 bool can_send_trains() {

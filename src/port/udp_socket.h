@@ -5,7 +5,8 @@
 //   beside it would take that traffic away). GRO in; checksums of zero accepted on IPv6, as the
 //   kernel's rxe sends them; no IP_RECVERR, because then an ICMP error of one peer fails the next
 //   send to another.
-// * Sending: never connected, so that the IPv4 id is 0 (or the place in a GSO batch), with
+// * Sending: never connected, so that the IPv4 id is 0 (or the place in a GSO batch); bound to the
+//   source address or to none; with
 //   IP_PMTUDISC_PROBE: DF set, and no learnt path MTU can fail a whole batch. They receive nothing.
 //
 // All by raw system calls: libraries that interpose on libc's take over what they see
@@ -60,14 +61,17 @@ struct SocketFacts {
 SocketFacts facts_of(int fd);
 
 // Moves a descriptor of ours in the program's table out of the way of the program's. The new
-// number, or the same where that cannot be.
+// number, or the same where that cannot be. It was made by a system call as such: it is closed by
+// one, and libraries that keep tables of what libc opens would keep it.
 int lift_descriptor(int fd);
 
 struct Sender {
   int fd = -1;
   std::uint16_t port = 0;
+  bool is_bound = false;  // to the source address
 };
-Result<Sender, SocketError> make_sender(std::uint32_t buffer);
+// For packets with this source address, or with any. kMissing: the address is not ours.
+Result<Sender, SocketError> make_sender(std::uint32_t buffer, const Gid* source = nullptr);
 
 // Whether trains can be sent (UDP_SEGMENT, since Linux 4.18): asked, and where there is a loopback
 // interface tried.

@@ -93,6 +93,8 @@ const char* skip_start(const char* path, const char* name) {
   return path;
 }
 
+}  // namespace
+
 Match match_from_root(const char* path) {
   if (const char* rest = skip(path, "dev")) {
     rest = skip(rest, "infiniband");
@@ -113,8 +115,6 @@ Match match_from_root(const char* path) {
   }
   return {};
 }
-
-}  // namespace
 
 const char* tree() {
   TreeState state = tree_state.load(std::memory_order_acquire);

@@ -24,6 +24,9 @@ struct Match {
   const char* rest = nullptr;    // of the path, behind that folder
 };
 
+// What `path` is about, seen from the root folder, whether or not there is a tree.
+Match match_from_root(const char* path);
+
 // What `path` is about, seen from the folder that `directory` is open on (or AT_FDCWD).
 Match match_slowly(int directory, const char* path);
 

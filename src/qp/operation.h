@@ -78,7 +78,8 @@ struct Operation {
 };
 
 // How an operation ended, as the carrier learnt it. kNotReady comes with the peer's RNR timer
-// (9.7.5.2.8).
+// (9.7.5.2.8). The last two no peer says: what it answered is none to this operation, or has
+// another length than the READ asked for.
 enum class Answer : std::uint8_t {
   kDone,
   kNotReady,
@@ -86,6 +87,8 @@ enum class Answer : std::uint8_t {
   kAccess,
   kOperation,
   kSilence,
+  kBadResponse,
+  kBadLength,
 };
 
 // Why a responder does not do what was asked. The carrier tells the peer (RC) or drops the message

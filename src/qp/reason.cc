@@ -58,12 +58,12 @@ std::string_view reason_text(Reason reason) {
              "operation";
     case Reason::kPeerAccess:
       return "the peer refused: rkey, range, protection domain or access rights";
-    case Reason::kPeerOperation:
-      return "the peer could not do it: its own receive or memory was bad";
+    case Reason::kPeerOperation: return "the peer could not do it: its own memory was bad";
     case Reason::kPeerSilent: return "no answer from the peer, until retry_cnt was used up";
     case Reason::kPeerLost:
       return "the peer is gone: its process ended or its queue pair was destroyed";
-    case Reason::kAnswerTooLong: return "the peer answered a READ or an atomic with too many bytes";
+    case Reason::kAnswerLength: return "the peer answered a READ with too many or too few bytes";
+    case Reason::kAnswerKind: return "the peer's answer is not one to this operation";
     case Reason::kFlushedAfterFailure: return "flushed, because an earlier work request failed";
     case Reason::kFlushedByModify: return "flushed, because the queue pair is in its error state";
     case Reason::kFlushedReceive:

@@ -44,7 +44,8 @@ enum class Reason : std::uint32_t {
   kPeerOperation = 35,
   kPeerSilent = 36,
   kPeerLost = 37,
-  kAnswerTooLong = 38,
+  kAnswerLength = 38,
+  kAnswerKind = 39,
 
   // Flushed.
   kFlushedAfterFailure = 48,

@@ -7,6 +7,8 @@
 //     misaligned atomic, no resources
 //   rkey, range, domain, rights          access            ERR, event: access error        dropped
 //   memory behind the rkey is gone       operation         ERR, event: access error        dropped
+//   one of these two, by a WRITE with    the same          receive, if there is one:       dropped
+//     immediate (2)                                        local access; ERR, event
 //   receive too short                    invalid request   receive: local length; ERR      (1)
 //   receive's own memory is bad          operation         receive: local protection; ERR  the same
 //   invalidate of a key that is no       access            receive: remote invalid         dropped
@@ -15,6 +17,9 @@
 //
 // (1) Dropped, and the receive waits for the next message (class D), unless it came from a shared
 //     receive queue, or is a raw packet: then it completes in error (class E).
+//
+// (2) Where what came says that it is one: the first packet of several on a wire does not, and then
+//     the receive is flushed as those behind it.
 //
 // "Not enabled" is an invalid request, not an access error: the specification counts "RDMA or
 // ATOMIC on a QP not set up for this" to the unsupported opcodes, and hardware and rxe do the same.
@@ -93,7 +98,12 @@ Result<void, Refusal> Responder::bad_access(Reason reason) {
   return refuse(Refusal::kAccess);
 }
 
-Result<void, Refusal> Responder::bad_range(memory::RegionRefusal refusal) {
+// The receive that a WRITE with immediate would have taken fails with it (11.6.2).
+Result<void, Refusal> Responder::bad_range(memory::RegionRefusal refusal, bool has_immediate) {
+  if (has_immediate && config_.type == QpType::kRc) {
+    if (tagged_) leave_tagged();
+    if (take_receive()) complete_failed(Status::kLocalAccess, remote_reason(refusal));
+  }
   const auto answer = bad_access(remote_reason(refusal));
   // The key was right; that its memory is gone is not the peer's mistake.
   if (refusal == memory::RegionRefusal::kFault) return refuse(Refusal::kOperation);
@@ -303,26 +313,27 @@ void Responder::abandon() {
 // -- one-sided ----------------------------------------------------------------------------------
 
 Result<void, Refusal> Responder::check_range(MemoryKey key, std::uint64_t address,
-                                             std::uint64_t length, std::uint32_t access) {
+                                             std::uint64_t length, std::uint32_t access,
+                                             bool has_immediate) {
   if (auto admitted = admit(access, length); !admitted) return admitted;
   if (length == 0) return {};
   const auto good = memory::check_range(*config_.regions, user(), key, address, length, access);
-  if (!good) return bad_range(good.error());
+  if (!good) return bad_range(good.error(), has_immediate);
   return {};
 }
 
 Result<void, Refusal> Responder::begin_write(MemoryKey key, std::uint64_t address,
-                                             std::uint64_t length) {
+                                             std::uint64_t length, bool has_immediate) {
   current_.in_progress = false;
-  return check_range(key, address, length, memory::kRemoteWrite);
+  return check_range(key, address, length, memory::kRemoteWrite, has_immediate);
 }
 
 Result<void, Refusal> Responder::write(MemoryKey key, std::uint64_t address,
-                                       std::span<const std::byte> bytes) {
+                                       std::span<const std::byte> bytes, bool has_immediate) {
   if (!receiving_) return drop(Reason::kNotReceiving);
   if (bytes.empty()) return {};
   const auto done = memory::write_range(*config_.regions, user(), key, address, bytes);
-  if (!done) return bad_range(done.error());
+  if (!done) return bad_range(done.error(), has_immediate);
   return {};
 }
 

@@ -120,11 +120,18 @@ class Responder {
   // kLost: the completion queue was full, and the message is refused (Refusal::kOperation).
   enum class Small : std::uint8_t { kNo, kDone, kLost };
   Small receive_small(std::span<const std::byte> bytes, const Arrived& arrived);
+  // The same in two steps, where it shows only afterwards that the bytes were the right ones. Until
+  // the second nothing has happened that a program can see but in the receive's memory.
+  queues::ReceiveQueue::Simple put_small(std::span<const std::byte> bytes, const Arrived& arrived);
+  Small finish_small(queues::ReceiveQueue::Simple receive, std::size_t length,
+                     const Arrived& arrived);
 
   // A WRITE of `length` bytes begins: the whole range is checked. A length of 0 is not (9.7.4.1.2).
-  Result<void, Refusal> begin_write(MemoryKey key, std::uint64_t address, std::uint64_t length);
+  // `has_immediate`: it is seen to be one with immediate, so that a receive fails with it.
+  Result<void, Refusal> begin_write(MemoryKey key, std::uint64_t address, std::uint64_t length,
+                                    bool has_immediate = false);
   Result<void, Refusal> write(MemoryKey key, std::uint64_t address,
-                              std::span<const std::byte> bytes);
+                              std::span<const std::byte> bytes, bool has_immediate = false);
   // WRITE with immediate: a receive is taken and completed, its SGEs are not used. kNotReady as for
   // SEND: the carrier asks before the first byte is written? No: IBTA takes it with the last
   // packet; a retry repeats the whole WRITE.
@@ -201,7 +208,7 @@ class Responder {
   void leave_tagged();
   void receive_is_over();
 
-  std::optional<queues::ReceiveQueue::Simple> simple_receive(std::uint64_t length) const;
+  queues::ReceiveQueue::Simple simple_receive(std::uint64_t length) const;
   bool put(const Sge& to, std::span<const std::byte> bytes);
   bool take_receive();
   void note_first_message();
@@ -209,14 +216,14 @@ class Responder {
   Result<void, Refusal> admit(std::uint32_t access, std::uint64_t length);
   Result<void, Refusal> admit_answered(std::uint32_t access, std::uint64_t length);
   Result<void, Refusal> check_range(MemoryKey key, std::uint64_t address, std::uint64_t length,
-                                    std::uint32_t access);
+                                    std::uint32_t access, bool has_immediate = false);
 
   // The one place for each kind of refusal.
   Result<void, Refusal> drop(Reason reason);  // nothing happens here
   Result<void, Refusal> not_ready();
   Result<void, Refusal> bad_request(Reason reason);
   Result<void, Refusal> bad_access(Reason reason);
-  Result<void, Refusal> bad_range(memory::RegionRefusal refusal);
+  Result<void, Refusal> bad_range(memory::RegionRefusal refusal, bool has_immediate = false);
   Result<void, Refusal> bad_receive(queues::Status status, Reason reason, Refusal refusal);
   Result<void, Refusal> too_short();
 

@@ -11,16 +11,28 @@ using queues::CompletionKind;
 // Almost every message: a receive with one SGE that has room.
 Responder::Small Responder::receive_small(std::span<const std::byte> bytes,
                                           const Arrived& arrived) {
-  const auto receive = arrived.invalidates ? std::nullopt : simple_receive(bytes.size());
-  if (!receive || !put(receive->sge, bytes)) return Small::kNo;
+  const auto receive = put_small(bytes, arrived);
+  return receive ? finish_small(receive, bytes.size(), arrived) : Small::kNo;
+}
+
+queues::ReceiveQueue::Simple Responder::put_small(std::span<const std::byte> bytes,
+                                                  const Arrived& arrived) {
+  const auto receive = simple_receive(bytes.size());
+  const bool is_put = receive && !arrived.invalidates && put(receive.sge(), bytes);
+  return is_put ? receive : queues::ReceiveQueue::Simple();
+}
+
+Responder::Small Responder::finish_small(queues::ReceiveQueue::Simple receive, std::size_t length,
+                                         const Arrived& arrived) {
+  const std::uint64_t wr_id = receive.wr_id();
   current_.in_progress = false;
   config_.queue->drop_oldest();
   const auto completion = [&] {
     return Completion{
-        .wr_id = receive->wr_id,
+        .wr_id = wr_id,
         .kind = CompletionKind::kReceive,
         .flags = arrived.has_immediate ? queues::kHasImmediate : std::uint8_t{0},
-        .byte_length = static_cast<std::uint32_t>(bytes.size()),
+        .byte_length = static_cast<std::uint32_t>(length),
         .immediate = arrived.has_immediate ? arrived.immediate : 0,
         .qp = config_.qp,
     };
@@ -31,11 +43,11 @@ Responder::Small Responder::receive_small(std::span<const std::byte> bytes,
   return Small::kLost;
 }
 
-std::optional<queues::ReceiveQueue::Simple> Responder::simple_receive(std::uint64_t length) const {
+queues::ReceiveQueue::Simple Responder::simple_receive(std::uint64_t length) const {
   const bool is_usual = receiving_ && !awaits_first_message() && !current_.has_receive;
-  if (!is_usual) return std::nullopt;
+  if (!is_usual) return {};
   const auto receive = config_.queue->oldest_simple();
-  return receive && length <= receive->sge.length ? receive : std::nullopt;
+  return receive && length <= receive.sge().length ? receive : queues::ReceiveQueue::Simple();
 }
 
 bool Responder::put(const Sge& to, std::span<const std::byte> bytes) {

@@ -85,6 +85,8 @@ Result<void, Refusal> Responder::refuse_relayed(Answer answer) {
     case Answer::kAccess: return bad_access(Reason::kSharedQueueElsewhere);
     case Answer::kOperation:
     case Answer::kSilence:
+    case Answer::kBadResponse:
+    case Answer::kBadLength:
       static_cast<void>(bad_request(Reason::kSharedQueueElsewhere));
       return refuse(Refusal::kOperation);
     case Answer::kDone:

@@ -226,6 +226,8 @@ void SendWindow::answered(OpIndex upto, Answer answer, const Now& now, std::uint
       return fail_oldest(Status::kRemoteInvalidRequest, Reason::kPeerInvalidRequest);
     case Answer::kAccess: return fail_oldest(Status::kRemoteAccess, Reason::kPeerAccess);
     case Answer::kOperation: return fail_oldest(Status::kRemoteOperation, Reason::kPeerOperation);
+    case Answer::kBadResponse: return fail_oldest(Status::kBadResponse, Reason::kAnswerKind);
+    case Answer::kBadLength: return fail_oldest(Status::kLocalLength, Reason::kAnswerLength);
     case Answer::kDone: return;
   }
 }

@@ -117,6 +117,8 @@ class SendWindow {
   // Payload of an outstanding operation: from its SGEs or inline bytes into `to`, starting at
   // `offset`. A refusal has already ended the operation (local protection) in order; the carrier
   // drops what it sent of it.
+  Result<void, memory::RegionRefusal> gather_pieces(OpIndex op, std::uint64_t offset,
+                                                    const Pieces& to);
   Result<void, memory::RegionRefusal> gather(OpIndex op, std::uint64_t offset,
                                              std::span<std::byte> to);
   // The answer of a READ or an atomic into the operation's SGEs.

@@ -52,7 +52,9 @@ INSTANTIATE_TEST_SUITE_P(
                                Reason::kPeerInvalidRequest},
                     AnswerCase{Answer::kAccess, Status::kRemoteAccess, Reason::kPeerAccess},
                     AnswerCase{Answer::kOperation, Status::kRemoteOperation,
-                               Reason::kPeerOperation}));
+                               Reason::kPeerOperation},
+                    AnswerCase{Answer::kBadResponse, Status::kBadResponse, Reason::kAnswerKind},
+                    AnswerCase{Answer::kBadLength, Status::kLocalLength, Reason::kAnswerLength}));
 
 struct LocalCase {
   const char* what;
@@ -245,7 +247,7 @@ TEST(SendWindow, FailsAReadThatIsAnsweredWithTooMuch) {
   bench.issue();
   const std::array<std::byte, 17> data{};
   EXPECT_FALSE(bench.window.scatter(OpIndex(0), 0, data));
-  EXPECT_THAT(statuses(bench.poll()), ElementsAre(Status::kBadResponse));
+  EXPECT_THAT(statuses(bench.poll()), ElementsAre(Status::kLocalLength));
 }
 
 TEST(SendWindow, FailsInOrderWhenMemoryIsTakenAwayAfterTheFetch) {

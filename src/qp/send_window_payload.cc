@@ -17,6 +17,20 @@ bool is_inside(std::uint64_t offset, std::size_t size, std::uint64_t length) {
 
 }  // namespace
 
+Result<void, memory::RegionRefusal> SendWindow::gather_pieces(OpIndex op, std::uint64_t offset,
+                                                              const Pieces& to) {
+  Entry* entry = find(op);
+  if (!entry) return refuse(memory::RegionRefusal::kNoSuchKey);
+  const SendWqe& wqe = this->wqe(op.value());
+  const bool is_plain = !entry->shape->returns && !(wqe.flags & queues::kInline) && to.bytes != 0;
+  if (!is_plain || !is_inside(offset, to.total(), entry->op.length))
+    return refuse(memory::RegionRefusal::kOutOfRange);
+  auto result =
+      memory::gather_pieces(*config_.regions, config_.pd, queues::SendQueue::sges(wqe), offset, to);
+  if (!result) fail_locally(*entry, Status::kLocalProtection, local_reason(result.error()));
+  return result;
+}
+
 Result<void, memory::RegionRefusal> SendWindow::gather(OpIndex op, std::uint64_t offset,
                                                        std::span<std::byte> to) {
   Entry* entry = find(op);
@@ -41,7 +55,7 @@ Result<void, memory::RegionRefusal> SendWindow::scatter(OpIndex op, std::uint64_
   if (!entry) return refuse(memory::RegionRefusal::kNoSuchKey);
   if (!entry->shape->returns) return refuse(memory::RegionRefusal::kOutOfRange);
   if (!is_inside(offset, from.size(), entry->op.length)) {
-    fail_locally(*entry, Status::kBadResponse, Reason::kAnswerTooLong);
+    fail_locally(*entry, Status::kLocalLength, Reason::kAnswerLength);
     return refuse(memory::RegionRefusal::kOutOfRange);
   }
   if (from.empty()) return {};

@@ -51,6 +51,12 @@ class ReceiveQueueEvents {
 enum class Takers : std::uint8_t { kMany, kOneAtATime };
 
 class ReceiveQueue {
+  struct Slot {  // and sge_max_ SGEs
+    std::uint64_t wr_id;
+    std::uint64_t sge_count;
+    Sge* sges() { return reinterpret_cast<Sge*>(this + 1); }
+  };
+
  public:
   // `sge_max` up to kReceiveSgeMax.
   ReceiveQueue(std::uint32_t depth, std::uint32_t sge_max, ReceiveQueueEvents* events = nullptr,
@@ -80,18 +86,26 @@ class ReceiveQueue {
     return takers_ == Takers::kOneAtATime ? take_oldest(out) : take_shared(out);
   }
   // Without taking it: the oldest receive where its taker needs no lock, and where it has exactly
-  // one SGE. Then drop_oldest() takes it.
-  struct Simple {
-    std::uint64_t wr_id;
-    Sge sge;
+  // one SGE. It lies there until drop_oldest() takes it. Not a copy: what was stored word by word
+  // and is read as a whole right behind makes the processor wait for the stores.
+  class Simple {
+   public:
+    explicit operator bool() const { return slot_ != nullptr; }
+    std::uint64_t wr_id() const { return slot_->wr_id; }
+    const Sge& sge() const { return *slot_->sges(); }
+
+   private:
+    friend class ReceiveQueue;
+    Slot* slot_ = nullptr;
   };
-  std::optional<Simple> oldest_simple() const {
+  Simple oldest_simple() const {
+    Simple oldest;
     const std::uint32_t taken = taken_.load(std::memory_order_relaxed);
     if (takers_ != Takers::kOneAtATime || taken == posted_.load(std::memory_order_acquire))
-      return std::nullopt;
-    Slot* slot = place_of(taken);
-    if (slot->sge_count != 1) return std::nullopt;
-    return Simple{slot->wr_id, *slot->sges()};
+      return oldest;
+    Slot* const slot = place_of(taken);
+    if (slot->sge_count == 1) oldest.slot_ = slot;
+    return oldest;
   }
   void drop_oldest() {
     taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
@@ -115,11 +129,6 @@ class ReceiveQueue {
   bool resize(std::uint32_t depth);
 
  private:
-  struct Slot {  // and sge_max_ SGEs
-    std::uint64_t wr_id;
-    std::uint64_t sge_count;
-    Sge* sges() { return reinterpret_cast<Sge*>(this + 1); }
-  };
   Slot* place_of(std::uint32_t index) const {
     return reinterpret_cast<Slot*>(memory_.get() + std::size_t{index & mask_} * stride_);
   }

@@ -1,6 +1,9 @@
 // SPDX-License-Identifier: MIT
 #include "rdmacm/channel.h"
 
+#include <fcntl.h>
+#include <poll.h>
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
 #include <sys/uio.h>
@@ -11,6 +14,7 @@
 #include <utility>
 
 #include "rdmacm/id.h"
+#include "rdmacm/manager.h"
 
 namespace verbena::rdmacm {
 namespace {
@@ -43,18 +47,48 @@ void Event::set_private_data(std::span<const std::byte> bytes, bool is_datagram)
   }
 }
 
-std::unique_ptr<Channel> Channel::create(Manager& manager) {
+Channel::Owned Channel::create(Manager& manager) {
   const int fd = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC);
   if (fd < 0) return nullptr;
-  return std::make_unique<Channel>(manager, fd);
+  Channel* const channel = manager.take_channel();
+  channel->begin(fd);
+  return Owned(channel);
 }
 
-Channel::~Channel() {
+void Channel::begin(int descriptor) {
+  const std::lock_guard guard(lock_);
+  fd = descriptor;
+  is_gone_ = false;
+}
+
+void Channel::retire() {
+  // A forked child has only a copy, whose lock some thread of the parent may have held.
+  if (!manager.in_owner()) {
+    if (is_eventfd(fd)) close(fd);
+    return;
+  }
+  std::deque<std::unique_ptr<Event>> unfetched;
+  {
+    const std::lock_guard guard(lock_);
+    if (is_gone_) return;
+    is_gone_ = true;
+    const int flags = fcntl(fd, F_GETFL);
+    does_sleep_ = flags >= 0 && (flags & O_NONBLOCK) == 0;
+    unfetched.swap(waiting_);
+    if (takers_ != 0) return;
+  }
+  end();
+}
+
+void Channel::end() {
   if (is_eventfd(fd)) close(fd);
+  fd = -1;
+  manager.keep_channel(*this);
 }
 
 void Channel::push(std::unique_ptr<Event> event) {
   const std::lock_guard guard(lock_);
+  if (is_gone_) return;
   waiting_.push_back(std::move(event));
   const std::uint64_t one = 1;
   const int saved = errno;
@@ -63,7 +97,47 @@ void Channel::push(std::unique_ptr<Event> event) {
   errno = saved;
 }
 
+// False: there is nothing to take any more.
+bool Channel::enter() {
+  const std::lock_guard guard(lock_);
+  if (is_gone_) return false;
+  ++takers_;
+  return true;
+}
+
+void Channel::leave() {
+  {
+    const std::lock_guard guard(lock_);
+    if (--takers_ != 0 || !is_gone_) return;
+  }
+  end();
+}
+
+// Of its own, for a thread sanitizer that sees no lock in a thread cancelled inside a call.
+[[gnu::noinline]] void Channel::leave_cancelled() { leave(); }
+
 int Channel::take(std::unique_ptr<Event>& event) {
+  if (!enter()) return take_nothing();
+  int error = 0;
+  // It may be cancelled where it sleeps; this code has no exceptions, and so no destructor is run.
+  pthread_cleanup_push([](void* channel) { static_cast<Channel*>(channel)->leave_cancelled(); },
+                       this);
+  error = next(event);
+  pthread_cleanup_pop(0);
+  leave();
+  return error;
+}
+
+int Channel::take_nothing() {
+  {
+    const std::lock_guard guard(lock_);
+    if (!does_sleep_) return EBADF;
+  }
+  poll(nullptr, 0, -1);
+  return errno;
+}
+
+int Channel::next(std::unique_ptr<Event>& event) {
   for (;;) {
     std::uint64_t count = 0;
     if (read(fd, &count, sizeof count) != static_cast<ssize_t>(sizeof count)) return errno;

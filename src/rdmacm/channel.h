@@ -1,6 +1,11 @@
 // SPDX-License-Identifier: MIT
 // Event channels: what waits for the program, and a descriptor that is readable while something
 // does. All but taking is under the manager's lock.
+//
+// Programs have a thread that asks for events over and over, and end by destroying its channel from
+// another, without waiting for that thread. So the memory of a channel is never given back, only
+// used for another channel; and who asks a channel that is gone sleeps for good, as one does that
+// asked just before: which of the two came first is not the program's to see.
 #pragma once
 
 #include <array>
@@ -33,16 +38,23 @@ struct Event : rdma_cm_event {
 };
 
 struct Channel : rdma_event_channel {
+  struct Retire {
+    void operator()(Channel* channel) const { channel->retire(); }
+  };
+  using Owned = std::unique_ptr<Channel, Retire>;
+
   // Null: there is no descriptor.
-  static std::unique_ptr<Channel> create(Manager& manager);
-  explicit Channel(Manager& owner, int descriptor)
-      : rdma_event_channel{descriptor}, manager(owner) {}
+  static Owned create(Manager& manager);
+  explicit Channel(Manager& owner) : rdma_event_channel{-1}, manager(owner) {}
   Channel(const Channel&) = delete;
   Channel& operator=(const Channel&) = delete;
-  ~Channel();
+  ~Channel() = default;
+  // The program has destroyed it. Without the manager's lock.
+  void retire();
 
   void push(std::unique_ptr<Event> event);
-  // Sleeps as the descriptor does; EAGAIN, EINTR. Without the manager's lock.
+  // Sleeps as the descriptor does; EAGAIN, EINTR. EBADF: it is gone, and did not sleep. Without the
+  // manager's lock.
   int take(std::unique_ptr<Event>& event);
   bool has_waiting();
   // Gives those that `which` wants, and are not fetched yet.
@@ -51,10 +63,20 @@ struct Channel : rdma_event_channel {
   Manager& manager;
 
  private:
+  void begin(int descriptor);
+  bool enter();
+  void leave();
+  void leave_cancelled();
+  void end();
+  int take_nothing();
+  int next(std::unique_ptr<Event>& event);
   void drop_count();
 
   Mutex lock_;
   std::deque<std::unique_ptr<Event>> waiting_;
+  unsigned takers_ = 0;  // threads in take(); the descriptor is theirs too
+  bool is_gone_ = false;
+  bool does_sleep_ = true;
 };
 
 }  // namespace verbena::rdmacm

@@ -351,6 +351,9 @@ int rdma_set_local_ece(rdma_cm_id* id, ibv_ece* ece) {
 
 int rdma_get_remote_ece(rdma_cm_id* id, ibv_ece* ece) {
   if (!id || id->qp || !ece) return answer(EINVAL);
+  Manager& manager = Id::of(id).manager;
+  if (!manager.in_owner()) return answer(EIO);
+  const Turn turn(manager);
   *ece = Id::of(id).remote_ece;
   return 0;
 }

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // An rdma_cm_id, with what the program does not see of it. Under the manager's lock, but for what
-// only the program's own calls change.
+// only the program's own calls change, and the stage: a call that looks before it takes the lock is
+// refused by the engine when it was too late.
 #pragma once
 
 #include <atomic>
@@ -79,7 +80,7 @@ struct Id : rdma_cm_id {
   void set_destination(const Address& address) { address.store(route.addr.dst_storage); }
 
   Manager& manager;
-  Stage stage = Stage::kIdle;
+  std::atomic<Stage> stage{Stage::kIdle};
   Stage stage_before = Stage::kIdle;  // of kAddressing: to which it returns
   bool is_sync = false;               // its calls wait for their events, in a channel of its own
   std::optional<LocalPort> port;

@@ -90,21 +90,21 @@ int destroy_id(Id& id) {
   drop(id.events().withdraw([&](const Event& event) { return event.counted == &id; }));
   id.manager.ports().give_back(id);
   wait_until_acknowledged(id);
-  if (id.is_sync) delete &id.events();
+  if (id.is_sync) id.events().retire();
   delete &id;
   return 0;
 }
 
 int migrate_id(Id& id, rdma_event_channel* channel) {
   if (!id.manager.in_owner()) return EIO;
-  std::unique_ptr<Channel> own;
+  Channel::Owned own;
   if (!channel) {
     own = Channel::create(id.manager);
     if (!own) return errno;
   }
   if (id.is_sync && id.event) acknowledge(std::exchange(id.event, nullptr));
   Channel* const to = channel ? static_cast<Channel*>(channel) : own.get();
-  std::unique_ptr<Channel> former;
+  Channel::Owned former;
   {
     const Turn turn(id.manager);
     Channel& from = id.events();
@@ -175,7 +175,7 @@ rdma_event_channel* rdma_create_event_channel() {
 }
 
 void rdma_destroy_event_channel(rdma_event_channel* channel) {
-  delete static_cast<Channel*>(channel);
+  if (channel) static_cast<Channel*>(channel)->retire();
 }
 
 int rdma_create_id(rdma_event_channel* channel, rdma_cm_id** id, void* context,

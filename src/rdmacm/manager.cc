@@ -14,6 +14,7 @@
 #include "host/interfaces.h"
 #include "host/neighbours.h"
 #include "rdmacm/gsi_table.h"
+#include "rdmacm/patience.h"
 #include "wire/cm.h"
 
 namespace verbena::rdmacm {
@@ -52,15 +53,11 @@ bool start_thread(void* (*run)(void*), void* argument) {
   return failed == 0;
 }
 
-// How long a request is repeated, and waited for where the peer asks for time.
 Duration patience_from_environment() {
-  constexpr long kSecondsMax = 3600;
   const Duration usual = cm::Settings{}.asking_max;
   const char* const value = secure_getenv("VERBENA_CONNECT_SECONDS");
   if (!value || !*value) return usual;
-  char* end = nullptr;
-  const long seconds = std::strtol(value, &end, 10);
-  if (*end == '\0' && seconds > 0 && seconds <= kSecondsMax) return Duration::seconds(seconds);
+  if (const auto patience = parse_patience(value)) return *patience;
   LOG_ERROR("VERBENA_CONNECT_SECONDS=%s: not a number of seconds", value);
   return usual;
 }
@@ -126,6 +123,19 @@ void Manager::listen_on_wire(bool is_loopback) {
   if (const int error = table_->listen_on_wire(is_loopback)) {
     LOG_WARN("other hosts cannot connect to this process: %d", error);
   }
+}
+
+Channel* Manager::take_channel() {
+  const std::lock_guard guard(channels_lock_);
+  if (channels_.empty()) return new Channel(*this);
+  Channel* const channel = channels_.back().release();
+  channels_.pop_back();
+  return channel;
+}
+
+void Manager::keep_channel(Channel& channel) {
+  const std::lock_guard guard(channels_lock_);
+  channels_.emplace_back(&channel);
 }
 
 void Manager::arrived(void* context, const GsiMad* mad) {

@@ -27,6 +27,7 @@
 #include "cm/engine.h"
 #include "host/fork_guard.h"
 #include "rdmacm/border.h"
+#include "rdmacm/channel.h"
 #include "rdmacm/closed_hosts.h"
 #include "rdmacm/devices.h"
 #include "rdmacm/id.h"
@@ -58,6 +59,9 @@ class Manager {
   // RDMA_CM_EVENT_ADDR_ERROR when it does not, or not in time.
   void wait_for_neighbour(Id& id, Duration patience);
   std::uint64_t draw() { return random_.next(); }
+  // Memory for a channel, and what a channel leaves (channel.h says why it is kept).
+  Channel* take_channel();
+  void keep_channel(Channel& channel);
   const GsiTable& table() const { return *table_; }
   // Requests of other hosts come from now on.
   void listen_on_wire(bool is_loopback);
@@ -113,6 +117,9 @@ class Manager {
   std::vector<SlotNumber> gone_;
   std::atomic<bool> have_interfaces_changed_{true};
   std::atomic<std::uint32_t> wakes_{0};
+
+  Mutex channels_lock_;
+  std::vector<std::unique_ptr<Channel>> channels_;  // that are gone
 
   // exit() is under way: 0, asked for, done; a futex.
   std::atomic<std::uint32_t> leaving_{0};

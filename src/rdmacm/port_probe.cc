@@ -1,10 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "rdmacm/port_probe.h"
 
-#include <linux/errqueue.h>
-#include <netinet/icmp6.h>
 #include <netinet/in.h>
-#include <netinet/ip_icmp.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <unistd.h>
@@ -13,11 +10,11 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
-#include <optional>
 #include <span>
 
 #include "host/netlink.h"
 #include "rdmacm/address.h"
+#include "rdmacm/icmp_error.h"
 #include "wire/datagram.h"
 #include "wire/mad.h"
 
@@ -38,34 +35,6 @@ bool prepare(int fd, bool is_ipv4, const Address& source) {
                              : set_on(fd, IPPROTO_IPV6, IPV6_RECVERR) &&
                                    set_on(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, IPV6_PMTUDISC_PROBE);
   return hears && bind(fd, source.get(), source.size()) == 0;
-}
-
-// Nobody receives there, or somebody on the way forbids it.
-bool says_closed(const sock_extended_err& error) {
-  if (error.ee_origin == SO_EE_ORIGIN_ICMP) {
-    constexpr std::array kCodes{ICMP_PROT_UNREACH, ICMP_PORT_UNREACH, ICMP_NET_ANO, ICMP_HOST_ANO,
-                                ICMP_PKT_FILTERED};
-    return error.ee_type == ICMP_DEST_UNREACH &&
-           std::ranges::find(kCodes, int{error.ee_code}) != kCodes.end();
-  }
-  if (error.ee_origin == SO_EE_ORIGIN_ICMP6) {
-    constexpr std::array kCodes{ICMP6_DST_UNREACH_ADMIN, ICMP6_DST_UNREACH_NOPORT};
-    return error.ee_type == ICMP6_DST_UNREACH &&
-           std::ranges::find(kCodes, int{error.ee_code}) != kCodes.end();
-  }
-  return false;
-}
-
-std::optional<sock_extended_err> error_in(msghdr& message) {
-  for (cmsghdr* each = CMSG_FIRSTHDR(&message); each; each = CMSG_NXTHDR(&message, each)) {
-    const bool is_error = (each->cmsg_level == IPPROTO_IP && each->cmsg_type == IP_RECVERR) ||
-                          (each->cmsg_level == IPPROTO_IPV6 && each->cmsg_type == IPV6_RECVERR);
-    if (!is_error || each->cmsg_len < CMSG_LEN(sizeof(sock_extended_err))) continue;
-    sock_extended_err error{};
-    std::memcpy(&error, CMSG_DATA(each), sizeof error);
-    return error;
-  }
-  return std::nullopt;
 }
 
 }  // namespace
@@ -133,10 +102,8 @@ bool PortProbe::was_refused() {
     message.msg_control = control.data();
     message.msg_controllen = control.size();
     if (recvmsg(fd_, &message, MSG_ERRQUEUE | MSG_DONTWAIT) < 0) break;
-    const auto error = error_in(message);
-    const auto asked = Address::from(reinterpret_cast<const sockaddr*>(&to));
-    const bool is_ours = asked && asked->gid() == question_.to && asked->port() == port_;
-    if (error && is_ours && says_closed(*error)) is_refused = true;
+    const auto told = std::span(control).first(message.msg_controllen);
+    if (says_closed(to, told, question_.to, port_)) is_refused = true;
   }
   return is_refused;
 }

@@ -115,11 +115,11 @@ TEST_F(Ports, ServicesOutsideOfTheirSpace) {
   };
   const std::uint64_t whole = ~std::uint64_t{0};
   const Case cases[] = {
-      {RDMA_PS_TCP, RDMA_IB_IP_PS_UDP + 20'001, whole, EPROTONOSUPPORT},
-      {RDMA_PS_UDP, RDMA_IB_IP_PS_TCP + 20'001, whole, EPROTONOSUPPORT},
+      {RDMA_PS_TCP, RDMA_IB_IP_PS_UDP + 20'011, whole, EPROTONOSUPPORT},
+      {RDMA_PS_UDP, RDMA_IB_IP_PS_TCP + 20'011, whole, EPROTONOSUPPORT},
       {RDMA_PS_TCP, 0x1000'0000'0000'0001, whole, EPROTONOSUPPORT},
-      {RDMA_PS_IB, RDMA_IB_IP_PS_TCP + 20'002, whole, 0},
-      {RDMA_PS_IB, RDMA_IB_IP_PS_UDP + 20'003, whole, 0},
+      {RDMA_PS_IB, RDMA_IB_IP_PS_TCP + 20'012, whole, 0},
+      {RDMA_PS_IB, RDMA_IB_IP_PS_UDP + 20'013, whole, 0},
       {RDMA_PS_IB, 0x1000'0000'0000'0000, whole, 0},
       {RDMA_PS_IB, 0x1000'0000'0000'0000, whole << 16, EPROTONOSUPPORT},
       {RDMA_PS_TCP, 0, 0, 0},

@@ -3,6 +3,7 @@
 
 #include <cstring>
 
+#include "base/enum_number.h"
 #include "rdmacm/ids.h"
 #include "rdmacm/manager.h"
 #include "rdmacm/path.h"
@@ -146,7 +147,7 @@ bool differ(const ibv_cq* a, const ibv_cq* b) { return a && b && a != b; }
 
 int fill_attributes(const Id& id, ibv_qp_attr& attributes, int& mask) {
   if (!id.port) return EINVAL;
-  switch (attributes.qp_state) {
+  switch (enum_number(attributes.qp_state)) {
     case IBV_QPS_INIT: mask = init_attributes(id, attributes); return 0;
     case IBV_QPS_RTR:
       if (!id.is_datagram() && !id.comm) return EINVAL;
@@ -156,13 +157,8 @@ int fill_attributes(const Id& id, ibv_qp_attr& attributes, int& mask) {
       if (!id.is_datagram() && !id.comm) return EINVAL;
       mask = send_attributes(id, attributes);
       return 0;
-    case IBV_QPS_RESET:
-    case IBV_QPS_SQD:
-    case IBV_QPS_SQE:
-    case IBV_QPS_ERR:
-    case IBV_QPS_UNKNOWN: break;
+    default: return EINVAL;
   }
-  return EINVAL;
 }
 
 int make_ready(Id& id) {
@@ -254,6 +250,9 @@ void rdma_destroy_qp(rdma_cm_id* id) { destroy_qp(Id::of(id)); }
 
 int rdma_init_qp_attr(rdma_cm_id* id, ibv_qp_attr* attributes, int* mask) {
   if (!id || !attributes || !mask) return answer(EINVAL);
+  Manager& manager = Id::of(id).manager;
+  if (!manager.in_owner()) return answer(EIO);
+  const Turn turn(manager);  // the peer's answer may be coming
   return answer(fill_attributes(Id::of(id), *attributes, *mask));
 }
 

@@ -121,12 +121,14 @@ int resolve_address(Id& id, const sockaddr* source, const sockaddr* destination,
   }
   if (!id.port) {
     if (const int error = choose_source(id, resolved)) return error;
+  } else if (wire::is_ipv4(id.source().gid()) != wire::is_ipv4(resolved.gid())) {
+    return ENETUNREACH;
   }
   id.set_destination(resolved);
   bind_to_port(id);
   id.way = route_of(id);
   if (needs_neighbour(id, resolved)) {
-    id.stage_before = std::exchange(id.stage, Stage::kAddressing);
+    id.stage_before = id.stage.exchange(Stage::kAddressing);
     const auto patience = timeout > 0 ? Duration::milliseconds(timeout) : kUsualPatience;
     id.manager.wait_for_neighbour(id, patience);
     return complete(id);

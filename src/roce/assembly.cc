@@ -96,14 +96,17 @@ Result<void, Refusal> Assembly::take_write(const wire::Packet& packet, qp::Respo
   const std::uint64_t address = starts ? packet.remote_address : address_;
   const std::uint64_t length = starts ? packet.dma_length : length_;
   if (starts) {
-    if (auto begun = responder.begin_write(key, address, length); !begun) return begun;
+    if (auto begun = responder.begin_write(key, address, length, packet.shape->immediate); !begun)
+      return begun;
     key_ = key;
     address_ = address;
     length_ = length;
   }
   if (!packet.payload.empty()) {
     const std::uint64_t offset = starts ? 0 : offset_;
-    if (auto written = responder.write(key, address + offset, packet.payload); !written)
+    if (auto written =
+            responder.write(key, address + offset, packet.payload, packet.shape->immediate);
+        !written)
       return written;
   }
   if (!packet.shape->immediate) return {};

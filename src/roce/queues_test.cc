@@ -171,12 +171,39 @@ TEST(ReadQuota, CountsWhatIsNotFinished) {
   quota.set_most(2);
   quota.asked_upto(Psn(5));
   quota.asked_upto(Psn(9));
-  EXPECT_FALSE(quota.has_room(Psn(4)));
-  EXPECT_TRUE(quota.has_room(Psn(5)));
+  quota.finished_upto(Psn(4));
+  EXPECT_FALSE(quota.has_room(Psn(9)));
+  quota.finished_upto(Psn(5));
+  EXPECT_TRUE(quota.has_room(Psn(9)));
   quota.asked_upto(Psn(12));
-  EXPECT_FALSE(quota.has_room(Psn(5)));
-  quota.go_back(Psn(9));
-  EXPECT_TRUE(quota.has_room(Psn(5)));
+  EXPECT_FALSE(quota.has_room(Psn(12)));
+}
+
+// The one in the middle has been answered and is not asked for again: it counts all the same.
+TEST(ReadQuota, CountsWhatIsAskedForAgainOnce) {
+  ReadQuota quota;
+  quota.set_most(3);
+  for (const std::uint32_t end : {5u, 7u, 9u})
+    quota.asked_upto(Psn(end));
+  for (const std::uint32_t psn : {4u, 7u}) {
+    EXPECT_TRUE(quota.has_room(Psn(psn)));
+    quota.asked_upto(Psn(psn == 4 ? 5 : 9));
+  }
+  EXPECT_FALSE(quota.has_room(Psn(9)));
+  quota.finished_upto(Psn(5));
+  EXPECT_TRUE(quota.has_room(Psn(9)));
+}
+
+// Between two READs there may be more than half of all numbers.
+TEST(ReadQuota, ForgetsWhatIsFinished) {
+  ReadQuota quota;
+  quota.set_most(1);
+  quota.asked_upto(Psn(5));
+  for (const std::uint32_t finished : {5u, 0x7ffff0u, 0x900000u})
+    quota.finished_upto(Psn(finished));
+  EXPECT_TRUE(quota.has_room(Psn(0x900000)));
+  quota.asked_upto(Psn(0x900001));
+  EXPECT_FALSE(quota.has_room(Psn(0x900001))) << "not counted: the last one seems to come";
 }
 
 TEST(Repairs, HoldsRangesOnce) {

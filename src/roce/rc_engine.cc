@@ -63,10 +63,8 @@ void RcEngine::receive_broken(const wire::Head& bth, wire::Malformed why, const 
 }
 
 std::optional<Instant> RcEngine::next_deadline() const {
-  const auto one = requester_.next_deadline();
-  const auto other = responder_.next_deadline();
-  if (one && other) return std::min(*one, *other);
-  return one ? one : other;
+  const Instant next = std::min(requester_.next_deadline(), responder_.next_deadline());
+  return next == Instant::never() ? std::nullopt : std::optional(next);
 }
 
 }  // namespace verbena::roce

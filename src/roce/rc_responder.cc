@@ -13,8 +13,10 @@ using wire::Syndrome;
 
 namespace {
 
-// A requester that does not ask is acknowledged after so many packets (9.7.5.1.1 lets us).
+// A requester that does not ask is acknowledged after so many packets (9.7.5.1.1 lets us); one of
+// ours asks, and what comes in one train is read together.
 constexpr std::uint32_t kUnacknowledgedMax = 32;
+constexpr std::uint32_t kUnacknowledgedMaxAgreed = 128;
 // Naming a gap again waits for a round trip that we do not know: longer each time.
 constexpr Duration kNameAgainAfter = Duration::microseconds(100);
 constexpr unsigned kNameAgainMost = 12;
@@ -104,7 +106,8 @@ bool RcResponder::accept(const wire::Packet& packet, qp::Responder& responder) {
   const bool is_answered = packet.shape->kind != Kind::kSend && packet.shape->kind != Kind::kWrite;
   if (is_answered) return true;
   ++unacknowledged_;
-  ack_due_ |= packet.ack_request || unacknowledged_ >= kUnacknowledgedMax;
+  const std::uint32_t most = agreement_.is_agreed() ? kUnacknowledgedMaxAgreed : kUnacknowledgedMax;
+  ack_due_ |= packet.ack_request || unacknowledged_ >= most;
   return true;
 }
 
@@ -354,11 +357,6 @@ void RcResponder::name_all_gaps(Instant now) {
   due_upto_ = highest_;
   gap_at_ = now + (has_more ? settings_.reorder_patience
                             : settings_.reorder_patience + kNameAgainAfter * (1 << times_named_));
-}
-
-std::optional<Instant> RcResponder::next_deadline() const {
-  if (gap_at_ == Instant::never()) return std::nullopt;
-  return gap_at_;
 }
 
 }  // namespace verbena::roce

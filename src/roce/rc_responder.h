@@ -56,7 +56,7 @@ class RcResponder {
   void receive_broken(Psn psn, qp::Responder& responder);
   // True: there is more to send.
   bool serve(qp::Responder& responder, qp::Budget& budget, const Now& now);
-  std::optional<Instant> next_deadline() const;
+  Instant next_deadline() const { return gap_at_; }  // or never
   const ResponderCounters& counters() const { return counters_; }
   // Whether a request with this PSN is near what is expected.
   bool expects(Psn psn) const {

@@ -95,6 +95,23 @@ INSTANTIATE_TEST_SUITE_P(All, RcSizes,
                                           testing::Values(0, 1, 3, 255, 256, 257, 4095, 4096, 4097,
                                                           8192, 100'001)));
 
+// Also where its middle leaves in runs, as it does once the time of a round trip is known.
+TEST(Rc, SendsEachPacketOfALongWriteOnce) {
+  constexpr std::uint32_t kMtu = 1024;
+  constexpr std::uint32_t kLength = 200'000;
+  TestWorld world{EndOptions{.path_mtu = kMtu}};
+  fill(world.near(), 0, kLength);
+  for (std::uint32_t done = 1; done <= 2; ++done) {
+    world.near().post(remote(world.far(), 2000, SendOpcode::kWrite), 0, kLength);
+    world.run(kSoon);
+    ASSERT_EQ(world.near().poll().at(0).status, Status::kSuccess);
+    EXPECT_TRUE(equal(world.near(), 0, world.far(), 2000, kLength));
+    EXPECT_EQ(world.near().rc().requester().counters().packets,
+              done * wire::packets_of(kLength, kMtu));
+    EXPECT_EQ(world.near().rc().requester().counters().repeated, 0u);
+  }
+}
+
 TEST(Rc, HandsOverImmediateDataOfASend) {
   TestWorld world;
   world.far().post_receive(1, 0, 100);

@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // How many READ and atomic requests are with the responder, which has resources for
 // max_dest_rd_atomic of them (IBTA vol 1, 9.4.4 and 11.2.4.2): a long READ is asked for in parts,
-// and each part is one.
+// and each part is one. Everything counts that was asked for behind the oldest answer that is
+// missing, also what has come meanwhile: of so many, in the order of their numbers, does the
+// responder remember what it needs to answer them again.
 #pragma once
 
 #include <array>
@@ -15,25 +17,25 @@ namespace verbena::roce {
 class ReadQuota {
  public:
   void set_most(std::uint32_t most) { most_ = most < kRoom ? most : kRoom; }
-  // Everything before `finished` has come.
-  bool has_room(wire::Psn finished) {
+  // For a request that begins at `psn`.
+  bool has_room(wire::Psn psn) const { return size_ < most_ || (size_ != 0 && psn - newest() < 0); }
+  void asked_upto(wire::Psn end) {
+    const bool is_new = size_ == 0 || end - newest() > 0;
+    if (is_new && size_ < kRoom) ends_[(head_ + size_++) % kRoom] = end;
+  }
+  // Everything before `finished` has come. To be told each time: half of all numbers later, what
+  // is over looks as if it were to come.
+  void finished_upto(wire::Psn finished) {
     while (size_ != 0 && ends_[head_ % kRoom] - finished <= 0) {
       ++head_;
       --size_;
     }
-    return size_ < most_;
-  }
-  void asked_upto(wire::Psn end) {
-    if (size_ < kRoom) ends_[(head_ + size_++) % kRoom] = end;
-  }
-  // What goes beyond will be asked for again.
-  void go_back(wire::Psn to) {
-    while (size_ != 0 && ends_[(head_ + size_ - 1) % kRoom] - to > 0)
-      --size_;
   }
   std::uint32_t most() const { return most_; }
 
  private:
+  wire::Psn newest() const { return ends_[(head_ + size_ - 1) % kRoom]; }
+
   static constexpr std::uint32_t kRoom = qp::kReadsMax;
   std::array<wire::Psn, kRoom> ends_{};
   std::uint32_t head_ = 0;

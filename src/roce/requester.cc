@@ -43,15 +43,6 @@ void Requester::set_in_flight(const InFlight& most) {
   most_.train = std::clamp(most.train, 1u, std::max(1u, packets / kTrainsInFlight));
 }
 
-Instant Requester::Timers::next() const {
-  return std::min({retry, probe, repair, departure, resume});
-}
-
-std::optional<Instant> Requester::next_deadline() const {
-  const Instant next = timers_.next();
-  return next == Instant::never() ? std::nullopt : std::optional(next);
-}
-
 std::uint64_t Requester::bytes_at(const Flight& flight, Psn psn) const {
   const auto packets = static_cast<std::uint64_t>(psn - flight.first);
   return flight.before + std::min(packets * settings_.path_mtu, flight.length);
@@ -89,6 +80,7 @@ void Requester::follow(qp::SendWindow& window) {
   arrived_.clear();
   finished_ = acknowledged_ = send_ = high_ = evidence_ = repaired_ = asked_upto_ = next_;
   bytes_finished_ = bytes_begun_;
+  reads_.finished_upto(finished_);
   repairs_.clear();
   probed_upto_.reset();
   timed_.reset();
@@ -155,7 +147,6 @@ void Requester::probe(Instant now) {
   }
   if (!flight || missing - high_ >= 0) return;
   if (probed_upto_ == missing && missing - send_ < 0) {
-    reads_.go_back(missing);
     send_ = missing;
     probed_upto_.reset();
     return;
@@ -195,7 +186,6 @@ void Requester::start_over(qp::SendWindow& window) {
 
 void Requester::go_back(Psn to) {
   send_ = to;
-  reads_.go_back(to);
   repairs_.clear();
   probed_upto_.reset();
   repaired_ = finished_;

@@ -20,6 +20,7 @@
 // is repeated.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <optional>
 
@@ -44,7 +45,7 @@ struct RequesterCounters {
   std::uint64_t probes = 0;       //
   std::uint64_t timeouts = 0;     //
   std::uint64_t strays = 0;       // answers to nothing: late, twice, or never asked for
-  std::uint64_t bad_answers = 0;  // of a READ, with a length that cannot be
+  std::uint64_t bad_answers = 0;  // of another kind, or with another length, than was asked for
 };
 
 class Requester {
@@ -61,7 +62,7 @@ class Requester {
   void receive(const wire::Packet& packet, qp::SendWindow& window, const Now& now);
   // Timers.
   void collect(qp::SendWindow& window, const Now& now);
-  std::optional<Instant> next_deadline() const;
+  Instant next_deadline() const { return timers_.next(); }  // or never
 
   // Whether an answer with this PSN can be one to what is on its way.
   bool expects(Psn psn) const { return psn - finished_ >= 0 && psn - high_ < 0; }
@@ -82,7 +83,7 @@ class Requester {
     Instant repair = Instant::never();     // a gap in answers has lasted long enough
     Instant departure = Instant::never();  // congestion control lets nothing leave before
     Instant resume = Instant::never();     // RNR
-    Instant next() const;
+    Instant next() const { return std::min({retry, probe, repair, departure, resume}); }
   };
 
   // Sending.
@@ -93,6 +94,9 @@ class Requester {
   std::uint32_t room_at(const Flight& flight, Psn psn);
   bool waits_for_train(const Flight& flight, std::uint32_t room) const;
   bool send(const Step& step, qp::SendWindow& window, qp::Budget& budget, const Now& now);
+  bool send_run(const Step& step, qp::SendWindow& window, qp::Budget& budget, const Now& now);
+  std::uint32_t run_of(const Flight& flight, const Step& step, const qp::Budget& budget) const;
+  std::uint32_t asks_every() const;
   Wire::Sent send_data(const Flight& flight, Psn psn, bool asks, qp::SendWindow& window);
   Wire::Sent send_request(const Flight& flight, Psn psn, std::uint32_t count,
                           qp::SendWindow& window);
@@ -111,6 +115,7 @@ class Requester {
                     const Now& now);
   void take_answer(const wire::Packet& packet, std::span<const std::byte> bytes,
                    qp::SendWindow& window, const Now& now);
+  void answered_badly(const Flight& flight, qp::Answer how, qp::SendWindow& window, const Now& now);
   void acknowledge_upto(Psn psn, qp::SendWindow& window, const Now& now);
   void advance(qp::SendWindow& window, const Now& now);
   std::optional<Duration> take_measurement(Instant now);

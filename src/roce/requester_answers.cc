@@ -137,15 +137,15 @@ void Requester::take_answer(const wire::Packet& packet, std::span<const std::byt
                             qp::SendWindow& window, const Now& now) {
   const Flight* flight = line_.find(packet.psn);
   const qp::Operation* op = flight ? window.outstanding(flight->index) : nullptr;
-  if (!op || answer_kind(op->kind) != packet.shape->kind || arrived_.has(packet.psn)) {
+  if (!op || arrived_.has(packet.psn)) {
     ++counters_.strays;
     return;
   }
+  if (answer_kind(op->kind) != packet.shape->kind)
+    return answered_badly(*flight, Answer::kBadResponse, window, now);
   const std::uint64_t offset = bytes_at(*flight, packet.psn) - flight->before;
-  if (bytes.size() != bytes_at(*flight, packet.psn.next()) - flight->before - offset) {
-    ++counters_.bad_answers;
-    return;
-  }
+  if (bytes.size() != bytes_at(*flight, packet.psn.next()) - flight->before - offset)
+    return answered_badly(*flight, Answer::kBadLength, window, now);
   // Whoever answers this has executed all that came before it (9.7.5.1.1), also where the bytes
   // cannot be placed.
   const bool is_placed = bytes.empty() || window.scatter(flight->index, offset, bytes);
@@ -153,6 +153,18 @@ void Requester::take_answer(const wire::Packet& packet, std::span<const std::byt
   evidence_ = later(evidence_, packet.psn.next());
   if (is_placed) arrived_.add(packet.psn);
   advance(window, now);
+}
+
+// It ends the connection, in its turn: while answers before it are missing they are asked for
+// again, and this one with them.
+void Requester::answered_badly(const Flight& flight, Answer how, qp::SendWindow& window,
+                               const Now& now) {
+  ++counters_.bad_answers;
+  const qp::OpIndex index = flight.index;
+  acknowledge_upto(flight.first, window, now);
+  if (line_.is_empty() || line_.oldest().index != index) return;
+  window.answered(index, how, now);
+  start_over(window);
 }
 
 // -- progress -----------------------------------------------------------------------------------
@@ -179,6 +191,7 @@ void Requester::advance(qp::SendWindow& window, const Now& now) {
     last = flight.index;
     line_.pop();
   }
+  reads_.finished_upto(finished_);
   acknowledged_ = later(acknowledged_, finished_);
   send_ = later(send_, finished_);
   repaired_ = later(repaired_, finished_);

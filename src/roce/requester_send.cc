@@ -21,6 +21,10 @@ constexpr Psn earlier(Psn a, Psn b) { return a - b < 0 ? a : b; }
 // every so many packets.
 constexpr std::uint32_t kAsksPerWindow = 4;
 constexpr std::uint32_t kAskAtLeastEvery = 16;
+// And trains: each answer costs both ends a call of the system.
+constexpr std::uint32_t kAskAfterTrains = 2;
+// Packets of a run: their payloads stay in the nearest cache until the ICRC is computed.
+constexpr std::uint32_t kRunMost = 16;
 // Parts of a long READ that are asked for at a time, where the responder takes so many.
 constexpr std::uint32_t kReadParts = 4;
 
@@ -49,7 +53,8 @@ void Requester::issue(qp::SendWindow& window, qp::Budget& budget, const Now& now
   while (!budget.spent()) {
     const std::optional<Step> step = next_step(window, now);
     if (!step) ask_when_stalled(now);
-    if (!step || !send(*step, window, budget, now)) break;
+    if (!step) break;
+    if (!send_run(*step, window, budget, now) && !send(*step, window, budget, now)) break;
   }
   timers_.resume = window.resume_at().value_or(Instant::never());
 }
@@ -189,8 +194,13 @@ std::uint32_t Requester::count_to_ask(const Flight& flight, const Step& step) {
   const auto to_end = static_cast<std::uint32_t>(flight.part_end(step.psn) - step.psn);
   const std::uint32_t run = missing_run(flight, step.psn, to_end);
   if (step.is_repair) return evidence_ - step.psn > 0 ? std::min(run, step.most) : run;
-  if (!reads_.has_room(finished_)) return 0;
+  if (!reads_.has_room(step.psn)) return 0;
   return step.most >= run || step.psn == finished_ ? run : 0;
+}
+
+std::uint32_t Requester::asks_every() const {
+  return std::clamp(most_.packets / kAsksPerWindow, 1u,
+                    std::max(kAskAtLeastEvery, kAskAfterTrains * most_.train));
 }
 
 bool Requester::asks_for_answer(const Flight& flight, const Step& step) {
@@ -199,9 +209,7 @@ bool Requester::asks_for_answer(const Flight& flight, const Step& step) {
   // And the first after a timeout shows whether the peer is there.
   if (starts_over_at_ == step.psn) return true;
   const bool is_last = step.psn.next() == flight.end();
-  const std::uint32_t often =
-      std::clamp(most_.packets / kAsksPerWindow, 1u, std::max(kAskAtLeastEvery, most_.train));
-  return is_last || step.most == 1 || unasked_ + 1 >= often;
+  return is_last || step.most == 1 || unasked_ + 1 >= asks_every();
 }
 
 wire::Head Requester::head_of(const Operation& op, Psn psn) const {
@@ -213,6 +221,49 @@ wire::Head Requester::head_of(const Operation& op, Psn psn) const {
   head.psn = psn;
   head.mark = agreement_.mark(false);
   return head;
+}
+
+// The middle of a long message, sent for the first time: packets that differ in their PSNs only, up
+// to the next that asks for an answer. 0: this one is of its own.
+std::uint32_t Requester::run_of(const Flight& flight, const Step& step,
+                                const qp::Budget& budget) const {
+  const bool is_middle = step.psn != flight.first && !flight.brings_back;
+  const bool is_new = step.psn == high_ && !step.is_repair && starts_over_at_ != step.psn;
+  const bool is_timed = round_trip_.is_known() || timed_;
+  const bool is_settled = agreement_.state() != Agreement::State::kAsking;
+  if (!is_middle || !is_new || !is_timed || !is_settled || congestion_) return 0;
+  const auto before_last = static_cast<std::uint32_t>(flight.end() - step.psn) - 1;
+  const std::uint32_t silent = asks_every() - std::min(asks_every(), unasked_ + 1);
+  return std::min({kRunMost, before_last, step.most - 1, silent, train_left_,
+                   std::uint32_t{budget.operations},
+                   static_cast<std::uint32_t>(budget.bytes / settings_.path_mtu)});
+}
+
+bool Requester::send_run(const Step& step, qp::SendWindow& window, qp::Budget& budget,
+                         const Now& now) {
+  const Flight& flight = *line_.find(step.psn);
+  const qp::Operation* const op = window.outstanding(flight.index);
+  const std::uint32_t most = op ? run_of(flight, step, budget) : 0;
+  if (most < 2) return false;
+  Outgoing packet{.head = head_of(*op, step.psn), .is_ecn_capable = true};
+  describe_data(*op, false, false, packet.head);
+  packet.payload_bytes = settings_.path_mtu;
+  const qp::OpIndex index = flight.index;
+  const std::uint64_t from = bytes_at(flight, step.psn) - flight.before;
+  const std::uint32_t count =
+      wire_.transmit_run(packet, most, settings_.path, [&](std::uint32_t first, const Pieces& to) {
+        const std::uint64_t offset = from + std::uint64_t{first} * settings_.path_mtu;
+        return window.gather_pieces(index, offset, to).has_value();
+      });
+  if (count == 0) return false;
+  for (std::uint32_t i = 0; i < count; ++i)
+    budget.take(settings_.path_mtu);
+  counters_.packets += count;
+  unasked_ += count;
+  train_left_ -= std::min(train_left_, count);
+  send_ = high_ = step.psn + count;
+  arm(now);
+  return true;
 }
 
 Wire::Sent Requester::send_data(const Flight& flight, Psn psn, bool asks, qp::SendWindow& window) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <span>
 
+#include "base/pieces.h"
 #include "base/types.h"
 #include "wire/ip.h"
 #include "wire/packet.h"
@@ -24,22 +25,27 @@ struct Path {
   friend bool operator==(const Path&, const Path&) = default;
 };
 
-// Borrows a callable that fills the place of a packet's payload; false: it cannot be had.
-class PayloadSource {
+// Borrows a callable that fills a place; false: what belongs there cannot be had.
+template <class... Place>
+class Filling {
  public:
   template <class Fill>
-    requires(!std::is_same_v<std::remove_cvref_t<Fill>, PayloadSource>)
-  PayloadSource(Fill&& fill)  // NOLINT(google-explicit-constructor): it is borrowed for one call
+    requires(!std::is_same_v<std::remove_cvref_t<Fill>, Filling>)
+  Filling(Fill&& fill)  // NOLINT(google-explicit-constructor): it is borrowed for one call
       : fill_(const_cast<void*>(static_cast<const void*>(std::addressof(fill)))),
-        call_([](void* callable, std::span<std::byte> to) {
-          return static_cast<bool>((*static_cast<std::remove_reference_t<Fill>*>(callable))(to));
+        call_([](void* callable, Place... to) {
+          return static_cast<bool>((*static_cast<std::remove_reference_t<Fill>*>(callable))(to...));
         }) {}
-  bool operator()(std::span<std::byte> to) const { return call_(fill_, to); }
+  bool operator()(Place... to) const { return call_(fill_, to...); }
 
  private:
   void* fill_;
-  bool (*call_)(void*, std::span<std::byte>);
+  bool (*call_)(void*, Place...);
 };
+// The place of a packet's payload.
+using PayloadSource = Filling<std::span<std::byte>>;
+// Those of packets that follow each other; the number of the first one.
+using RunSource = Filling<std::uint32_t, const Pieces&>;
 
 // A packet to be sent, without its pad and its ICRC.
 struct Outgoing {
@@ -57,6 +63,20 @@ class Wire {
     kNoPayload,  // the source said no; nothing was sent
   };
   virtual Sent transmit(const Outgoing& packet, const Path& path, PayloadSource payload) = 0;
+  // Up to `most` packets that are all like this one, but for their PSNs, which follow each other.
+  // How many were sent: where it is none, transmit() tells why. What the payload refuses is not
+  // sent.
+  virtual std::uint32_t transmit_run(const Outgoing& packet, std::uint32_t most, const Path& path,
+                                     RunSource payload) {
+    Outgoing one = packet;
+    for (std::uint32_t i = 0; i < most; ++i, one.head.psn = one.head.psn.next()) {
+      const Sent sent = transmit(one, path, [&](std::span<std::byte> to) {
+        return payload(i, {.first = to.data(), .bytes = to.size()});
+      });
+      if (sent != Sent::kSent) return i;
+    }
+    return most;
+  }
 
  protected:
   ~Wire() = default;

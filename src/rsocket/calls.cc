@@ -70,6 +70,14 @@ ssize_t send(int fd, std::span<const iovec> parts, int flags, const sockaddr* to
   return with(fd, [&](Socket& socket) { return answer(socket.send(parts, flags, to, size)); });
 }
 
+// A program may ask for longer than nanoseconds count.
+Instant deadline_of(const timeval& timeout) {
+  constexpr std::int64_t kYears = 1'000'000'000;  // seconds
+  const auto seconds = std::clamp<std::int64_t>(timeout.tv_sec, -kYears, kYears);
+  const auto more = std::clamp<std::int64_t>(timeout.tv_usec, -kYears, kYears);
+  return clock_now() + Duration::seconds(seconds) + Duration::microseconds(more);
+}
+
 bool is_too_many(int count) { return count < 0 || count > IOV_MAX; }
 
 std::span<const iovec> parts_of(const iovec* parts, int count) {
@@ -200,11 +208,7 @@ int rpoll(pollfd* fds, nfds_t count, int timeout) {
 
 int rselect(int count, fd_set* readable, fd_set* writable, fd_set* exceptional, timeval* timeout) {
   if (count < 0 || count > FD_SETSIZE) return impl::answer(EINVAL);
-  Instant deadline = Instant::never();
-  if (timeout) {
-    deadline = impl::clock_now() + Duration::seconds(timeout->tv_sec) +
-               Duration::microseconds(timeout->tv_usec);
-  }
+  const Instant deadline = timeout ? impl::deadline_of(*timeout) : Instant::never();
   return impl::select_all(count, readable, writable, exceptional, deadline);
 }
 

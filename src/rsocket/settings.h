@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <string_view>
 
 namespace verbena::rsocket {
 
@@ -27,6 +28,8 @@ constexpr std::uint32_t kSlotsMax = 0xfffe;
 std::uint32_t buffer_size(std::uint64_t wanted);
 std::uint32_t slot_count(std::uint64_t wanted);
 
+// What a file of that name says. One that says no number leaves what there is.
+void read_setting(std::string_view file, std::string_view text, Settings& settings);
 // Read from that folder. A file that is not there, or says no number, leaves the default.
 Settings read_settings(const char* folder);
 // Read once.

@@ -17,6 +17,7 @@
 
 #include "base/mutex.h"
 #include "rspreload/descriptors.h"
+#include "rspreload/numbers.h"
 #include "rspreload/polling.h"
 #include "rspreload/real.h"
 
@@ -167,7 +168,7 @@ void become(int fd) {
 void set_from(int rsocket, int option, const char* variable) {
   const char* const text = std::getenv(variable);
   if (!text) return;
-  const int value = static_cast<int>(std::strtol(text, nullptr, 10));
+  const int value = read_number(text).value_or(0);
   if (value > 0) rsetsockopt(rsocket, SOL_RDMA, option, &value, sizeof value);
 }
 
@@ -183,7 +184,7 @@ void set_buffer(int rsocket, int option, const char* configuration) {
 bool is_fork_safe() {
   static const bool is_asked_for = [] {
     const char* const text = std::getenv("RDMAV_FORK_SAFE");
-    return text && std::strtol(text, nullptr, 10) != 0;
+    return text && read_number(text).value_or(0) != 0;
   }();
   return is_asked_for;
 }

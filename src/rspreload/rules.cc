@@ -98,6 +98,16 @@ std::optional<Rule> read_rule(std::string_view line) {
   return rule;
 }
 
+std::vector<Rule> read_rules(std::string_view text) {
+  std::vector<Rule> rules;
+  while (!text.empty()) {
+    const std::string_view line = text.substr(0, text.find('\n'));
+    text.remove_prefix(std::min(line.size() + 1, text.size()));
+    if (const auto rule = read_rule(line)) rules.push_back(*rule);
+  }
+  return rules;
+}
+
 bool holds(const Rule& rule, std::string_view program, const Kind& kind) {
   return (rule.program.empty() || rule.program == program) &&
          (!rule.domain || *rule.domain == kind.domain) && (!rule.type || *rule.type == kind.type) &&
@@ -116,12 +126,7 @@ Rules::Rules(const char* path) {
     syscall(SYS_close, file);
   }
   errno = saved;
-  std::string_view rest(text_.data(), text_.size());
-  while (!rest.empty()) {
-    const std::string_view line = rest.substr(0, rest.find('\n'));
-    rest.remove_prefix(std::min(line.size() + 1, rest.size()));
-    if (const auto rule = read_rule(line)) rules_.push_back(*rule);
-  }
+  rules_ = read_rules({text_.data(), text_.size()});
 }
 
 bool Rules::want(std::string_view program, const Kind& kind) const {

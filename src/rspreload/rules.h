@@ -30,6 +30,8 @@ struct Rule {
 
 // None: no rule, or one that means nothing. Its program is a part of the line.
 std::optional<Rule> read_rule(std::string_view line);
+// Those of a whole file. Their programs are parts of the text.
+std::vector<Rule> read_rules(std::string_view text);
 bool holds(const Rule& rule, std::string_view program, const Kind& kind);
 
 class Rules {

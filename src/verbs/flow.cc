@@ -6,6 +6,7 @@
 #include <cstring>
 #include <vector>
 
+#include "base/enum_number.h"
 #include "verbs/border.h"
 #include "verbs/objects.h"
 
@@ -13,15 +14,6 @@ namespace verbena::verbs {
 namespace {
 
 constexpr auto kAll = std::uint8_t{0xFF};
-
-// The program may have put any number into an enumeration.
-template <class Enum>
-unsigned number(const Enum& value) {
-  static_assert(sizeof(Enum) == sizeof(unsigned));
-  unsigned result = 0;
-  std::memcpy(&result, &value, sizeof result);
-  return result;
-}
 
 template <class To, class From>
 void copy(To& to, const From& from) {
@@ -185,7 +177,7 @@ class Specs {
 };
 
 std::optional<raw::FlowKind> kind_from(const ibv_flow_attr_type& type) {
-  switch (number(type)) {
+  switch (enum_number(type)) {
     case IBV_FLOW_ATTR_NORMAL: return raw::FlowKind::kNormal;
     case IBV_FLOW_ATTR_ALL_DEFAULT: return raw::FlowKind::kAllDefault;
     case IBV_FLOW_ATTR_MC_DEFAULT: return raw::FlowKind::kMulticastDefault;

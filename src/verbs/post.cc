@@ -171,9 +171,11 @@ int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) noexcept {
 int post_receive(ibv_qp* qp, ibv_recv_wr* first, ibv_recv_wr** bad) noexcept {
   const bool is_refused = is_inherited(qp);
   const bool is_single = first && !first->next && first->num_sge == 1;
-  if (is_single && !is_refused && !qp->srq &&
-      nic::post_receive(*own(qp).nic, first->wr_id, sges_of(*first))) {
-    return 0;
+  if (is_single && !is_refused && !qp->srq) {
+    const auto done = nic::post_receive(*own(qp).nic, first->wr_id, sges_of(*first));
+    if (done) return 0;
+    if (bad) *bad = first;
+    return errno_of(done.error());
   }
   return post_each(first, bad, [&](const ibv_recv_wr& request) {
     if (is_refused) return EIO;

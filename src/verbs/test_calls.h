@@ -4,13 +4,13 @@
 // be destroyed. One process, on the loopback device. For tests only.
 #pragma once
 
-#include "verbs/test_objects.h"
+#include "verbs/test_questions.h"
 
 namespace verbena::verbs {
 
-class CallsRun : private CallsObjects {
+class CallsRun : private CallsQuestions {
  public:
-  using CallsObjects::CallsObjects;
+  using CallsQuestions::CallsQuestions;
 
   void run() {
     begin();
@@ -32,6 +32,9 @@ class CallsRun : private CallsObjects {
 
   void step() {
     const std::uint8_t what = input.take();
+    if ((what & 0x30) == 0x30) {
+      return (what & 0x40) != 0 ? step_of_steering(what & 15) : step_of_questions(what & 15);
+    }
     switch (what >> 6) {
       case 0: return step_of_memory(what & 15);
       case 1: return step_of_queues(what & 15);
@@ -366,6 +369,61 @@ class CallsRun : private CallsObjects {
     ibv_recv_wr* bad = nullptr;
     static_cast<void>(ibv_post_srq_recv(srq, &wr, &bad));
   }
+  // One operation. False: the queue pair has no such one.
+  bool build(ibv_qp_ex& qp, const ibv_mr& region) {
+    const auto remote = reinterpret_cast<std::uint64_t>(place()) & ~7ULL;
+    const std::uint32_t key = region.rkey;
+    // Without a function there is no such operation; the functions of the header do not look.
+    const auto call = [&qp](auto function, auto... arguments) {
+      if (function) function(&qp, arguments...);
+      return function != nullptr;
+    };
+    switch (input.below(13)) {
+      case 0: return call(qp.wr_send);
+      case 1: return call(qp.wr_rdma_read, key, remote);
+      case 2: return call(qp.wr_send_imm, __be32{7});
+      case 3: return call(qp.wr_send_inv, key);
+      case 4: return call(qp.wr_rdma_write_imm, key, remote, __be32{7});
+      case 5: return call(qp.wr_atomic_cmp_swp, key, remote, std::uint64_t{1}, std::uint64_t{2});
+      case 6: return call(qp.wr_atomic_fetch_add, key, remote, std::uint64_t{1});
+      case 7: return call(qp.wr_local_inv, key);
+      case 8: {
+        ibv_mw* const window = any(windows);
+        const ibv_mw_bind_info info = bind_info();
+        return window && call(qp.wr_bind_mw, window, ibv_inc_rkey(window->rkey), &info);
+      }
+      case 9:
+        return call(qp.wr_send_tso, static_cast<void*>(world.memory), std::uint16_t{input.take()},
+                    static_cast<std::uint16_t>(remote & 0xFFF));
+      case 10: return call(qp.wr_atomic_write, key, remote, static_cast<const void*>(world.memory));
+      default: return call(qp.wr_rdma_write, key, remote);
+    }
+  }
+  void give_data(ibv_qp_ex& qp, const ibv_mr& region) {
+    const auto here = reinterpret_cast<std::uint64_t>(world.memory);
+    std::array<ibv_sge, 3> list{sge(), sge(), sge()};
+    std::array<ibv_data_buf, 2> parts{
+        {{.addr = world.memory, .length = input.take()}, {.addr = place(), .length = 0}}};
+    const ibv_qp* const to = any(qps);
+    if (qp.wr_set_ud_addr && addresses[0])
+      ibv_wr_set_ud_addr(&qp, addresses[0], to ? to->qp_num : 1, kQkey);
+    if (qp.wr_set_xrc_srqn) ibv_wr_set_xrc_srqn(&qp, input.take());
+    switch (input.below(5)) {
+      case 0:
+        if (qp.wr_set_inline_data) ibv_wr_set_inline_data(&qp, world.memory, input.take());
+        return;
+      case 1:
+        if (qp.wr_set_inline_data_list)
+          ibv_wr_set_inline_data_list(&qp, input.below(3), parts.data());
+        return;
+      case 2:
+        if (qp.wr_set_sge_list) ibv_wr_set_sge_list(&qp, input.below(4), list.data());
+        return;
+      default:
+        if (qp.wr_set_sge) ibv_wr_set_sge(&qp, region.lkey, here, input.take());
+        return;
+    }
+  }
   void post_extended() {
     ibv_qp* const qp = any(qps);
     ibv_qp_ex* const builder = qp ? ibv_qp_to_qp_ex(qp) : nullptr;
@@ -374,16 +432,8 @@ class CallsRun : private CallsObjects {
     ibv_wr_start(builder);
     for (unsigned i = input.below(4); i > 0; --i) {
       builder->wr_flags = input.take();
-      if (builder->wr_send && (i & 1) != 0)
-        ibv_wr_send(builder);
-      else if (builder->wr_rdma_write)
-        ibv_wr_rdma_write(builder, region->rkey, reinterpret_cast<std::uint64_t>(place()));
-      else
-        continue;
-      if (input.one_in(3)) continue;  // without data
-      if (builder->wr_set_sge)
-        ibv_wr_set_sge(builder, region->lkey, reinterpret_cast<std::uint64_t>(world.memory),
-                       input.take());
+      if (!build(*builder, *region) || input.one_in(3)) continue;  // without data
+      give_data(*builder, *region);
     }
     if (input.one_in(4)) return ibv_wr_abort(builder);
     static_cast<void>(ibv_wr_complete(builder));

@@ -3,6 +3,8 @@
 
 #include <cstring>
 
+#include "base/enum_number.h"
+
 namespace verbena::verbs {
 namespace {
 
@@ -22,15 +24,6 @@ static_assert(int{IBV_QPT_RC} == static_cast<int>(qp::QpType::kRc) &&
 
 constexpr int kMtuMax = IBV_MTU_4096;
 constexpr int kMigrationMax = IBV_MIG_ARMED;
-
-// The program may have put any number into an enumeration.
-template <class Enum>
-int number(const Enum& value) {
-  static_assert(sizeof(Enum) == sizeof(int));
-  int result = 0;
-  std::memcpy(&result, &value, sizeof result);
-  return result;
-}
 
 bool is_state(int number) { return number >= IBV_QPS_RESET && number <= IBV_QPS_ERR; }
 
@@ -57,20 +50,20 @@ void take_reliability(const ibv_qp_attr& from, std::uint32_t mask, QpAttributes&
 // False when a number is none of its enumeration.
 bool take_enumerations(const ibv_qp_attr& from, std::uint32_t mask, QpAttributes& to) {
   if (mask & IBV_QP_STATE) {
-    if (!is_state(number(from.qp_state))) return false;
-    to.state = static_cast<QpState>(number(from.qp_state));
+    if (!is_state(enum_number(from.qp_state))) return false;
+    to.state = static_cast<QpState>(enum_number(from.qp_state));
   }
   if (mask & IBV_QP_CUR_STATE) {
-    if (!is_state(number(from.cur_qp_state))) return false;
-    to.current_state = static_cast<QpState>(number(from.cur_qp_state));
+    if (!is_state(enum_number(from.cur_qp_state))) return false;
+    to.current_state = static_cast<QpState>(enum_number(from.cur_qp_state));
   }
   if (mask & IBV_QP_PATH_MTU) {
-    const int mtu = number(from.path_mtu);
+    const int mtu = enum_number(from.path_mtu);
     if (mtu < IBV_MTU_256 || mtu > kMtuMax) return false;
     to.path_mtu = static_cast<std::uint8_t>(mtu);
   }
   if (mask & IBV_QP_PATH_MIG_STATE) {
-    const int state = number(from.path_mig_state);
+    const int state = enum_number(from.path_mig_state);
     if (state < 0 || state > kMigrationMax) return false;
     to.path_migration = static_cast<std::uint8_t>(state);
   }
@@ -158,7 +151,7 @@ ibv_qp_cap capabilities_of(const qp::QpConfig& config) {
 }
 
 std::optional<qp::QpType> type_from(ibv_qp_type type) {
-  switch (number(type)) {
+  switch (enum_number(type)) {
     case IBV_QPT_XRC_SEND:
     case IBV_QPT_XRC_RECV:
     case IBV_QPT_RC: return qp::QpType::kRc;
@@ -170,7 +163,7 @@ std::optional<qp::QpType> type_from(ibv_qp_type type) {
 }
 
 qp::Xrc xrc_from(ibv_qp_type type) {
-  switch (number(type)) {
+  switch (enum_number(type)) {
     case IBV_QPT_XRC_SEND: return qp::Xrc::kInitiator;
     case IBV_QPT_XRC_RECV: return qp::Xrc::kTarget;
     default: return qp::Xrc::kNo;

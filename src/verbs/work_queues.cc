@@ -4,6 +4,7 @@
 #include <span>
 #include <vector>
 
+#include "base/enum_number.h"
 #include "verbs/border.h"
 #include "verbs/objects.h"
 #include "verbs/post.h"
@@ -15,14 +16,7 @@ static_assert(int{IBV_WQS_RESET} == static_cast<int>(nic::WqState::kReset) &&
               int{IBV_WQS_RDY} == static_cast<int>(nic::WqState::kReady) &&
               int{IBV_WQS_ERR} == static_cast<int>(nic::WqState::kError));
 
-// The program may have put any number into an enumeration.
-template <class Enum>
-unsigned number(const Enum& value) {
-  static_assert(sizeof(Enum) == sizeof(unsigned));
-  unsigned result = 0;
-  std::memcpy(&result, &value, sizeof result);
-  return result;
-}
+bool is_state(int number) { return number >= IBV_WQS_RESET && number <= IBV_WQS_ERR; }
 
 int post_to_wq(ibv_wq* wq, ibv_recv_wr* first, ibv_recv_wr** bad) {
   const bool is_refused = is_inherited(wq);
@@ -37,7 +31,7 @@ int post_to_wq(ibv_wq* wq, ibv_recv_wr* first, ibv_recv_wr** bad) {
 
 Result<ibv_wq*, nic::Error> create(ibv_context* context, ibv_wq_init_attr& wanted) {
   constexpr std::uint32_t kKnown = IBV_WQ_INIT_ATTR_FLAGS;
-  if (wanted.comp_mask & ~kKnown || number(wanted.wq_type) != IBV_WQT_RQ) {
+  if (wanted.comp_mask & ~kKnown || enum_number(wanted.wq_type) != IBV_WQT_RQ) {
     return refuse(nic::Error::kInvalid);
   }
   if (wanted.comp_mask & IBV_WQ_INIT_ATTR_FLAGS && wanted.create_flags != 0) {
@@ -72,11 +66,11 @@ Result<void, nic::Error> modify(Wq& wq, const ibv_wq_attr& wanted) {
     return refuse(nic::Error::kNotSupported);
   }
   const bool names_current = wanted.attr_mask & IBV_WQ_ATTR_CURR_STATE;
-  const unsigned state = number(wanted.wq_state);
-  const unsigned current = number(wanted.curr_wq_state);
-  if (names_current && current > IBV_WQS_ERR) return refuse(nic::Error::kInvalid);
+  const int state = enum_number(wanted.wq_state);
+  const int current = enum_number(wanted.curr_wq_state);
+  if (names_current && !is_state(current)) return refuse(nic::Error::kInvalid);
   if (!(wanted.attr_mask & IBV_WQ_ATTR_STATE)) return {};
-  if (state > IBV_WQS_ERR) return refuse(nic::Error::kInvalid);
+  if (!is_state(state)) return refuse(nic::Error::kInvalid);
   const auto to = static_cast<nic::WqState>(state);
   const auto from = static_cast<nic::WqState>(current);
   const auto done = nic::modify_wq(*wq.nic, to, names_current ? &from : nullptr);

@@ -22,9 +22,13 @@ DatagramBuilder::DatagramBuilder(std::span<std::byte> room, const Head& head,
 }
 
 std::size_t DatagramBuilder::finish(FlowIcrc& icrc, std::uint16_t id) {
-  const auto covered = datagram_.first(datagram_.size() - kIcrcBytes);
-  store_icrc(icrc.compute(covered, id), datagram_.last<kIcrcBytes>());
+  finish(datagram_, icrc, id);
   return datagram_.size();
+}
+
+void DatagramBuilder::finish(std::span<std::byte> datagram, FlowIcrc& icrc, std::uint16_t id) {
+  const auto covered = datagram.first(datagram.size() - kIcrcBytes);
+  store_icrc(icrc.compute(covered, id), datagram.last<kIcrcBytes>());
 }
 
 }  // namespace verbena::wire

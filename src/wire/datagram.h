@@ -29,6 +29,8 @@ class DatagramBuilder {
   // Closes with the ICRC. `id` is what IPv4's identification will be: 0 from an unconnected socket,
   // and the index of the segment in a GSO batch.
   std::size_t finish(FlowIcrc& icrc, std::uint16_t id = 0);
+  // The same, of a whole datagram.
+  static void finish(std::span<std::byte> datagram, FlowIcrc& icrc, std::uint16_t id);
 
  private:
   std::span<std::byte> datagram_;

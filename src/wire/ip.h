@@ -6,6 +6,7 @@
 #pragma once
 
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -69,12 +70,23 @@ struct Flow {
   friend constexpr bool operator==(const Flow&, const Flow&) = default;
 };
 
+// Asked several times for each packet, and gcc 12 would look at byte after byte.
 constexpr bool is_ipv4(const Gid& gid) {
-  for (int i = 0; i < 10; ++i)
-    if (gid.bytes[i] != 0) return false;
-  return gid.bytes[10] == 0xFF && gid.bytes[11] == 0xFF;
+  struct Words {
+    std::uint64_t zeros;
+    std::uint32_t prefix;
+    std::uint32_t address;
+  };
+  constexpr auto kPrefix =
+      std::bit_cast<std::uint32_t>(std::array<std::uint8_t, 4>{0, 0, 255, 255});
+  const auto words = std::bit_cast<Words>(gid);
+  return words.zeros == 0 && words.prefix == kPrefix;
 }
 constexpr bool is_ipv4(const Flow& flow) { return is_ipv4(flow.destination); }
+// ff00::/8, and 224.0.0.0/4 mapped.
+constexpr bool is_multicast(const Gid& gid) {
+  return is_ipv4(gid) ? gid.bytes[12] >> 4 == 0xE : gid.bytes[0] == 0xFF;
+}
 constexpr Gid gid_of(const std::array<std::uint8_t, 4>& ipv4) {
   Gid gid;
   gid.bytes[10] = gid.bytes[11] = 0xFF;

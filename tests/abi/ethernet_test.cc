@@ -6,16 +6,20 @@
 #include <fcntl.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <linux/netlink.h>
 #include <net/if.h>
 #include <sched.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <initializer_list>
+#include <limits>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -160,6 +164,16 @@ TEST(Ethernet, TheVerbAsksForAnEthernetPortAndAGidOfOurs) {
   EXPECT_EQ(ibv_resolve_eth_l2_from_gid(context, &attributes, mac, &vlan), -EINVAL);
   ibv_close_device(context);
   ibv_free_device_list(list);
+}
+
+TEST(Netlink, AnErrorThatIsNoErrnoIsABadMessage) {
+  const auto refusal = [](int error) {
+    std::array<std::int32_t, 9> message{sizeof message, NLMSG_ERROR, 0, 0, error};
+    return verbena::verbs::netlink_payload(std::as_bytes(std::span(message))).error();
+  };
+  EXPECT_EQ(refusal(-ENODEV), ENODEV);
+  for (const int error : {0, 1, -4096, std::numeric_limits<int>::min()})
+    EXPECT_EQ(refusal(error), EBADMSG) << error;
 }
 
 TEST(Netlink, AttributesThatLieAboutTheirLengthAreNotFollowed) {

@@ -5,11 +5,15 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
+
+#include "pattern.h"
 
 namespace chaos {
 namespace {
 
 constexpr std::size_t kGrhRoom = 40;  // before every datagram
+constexpr int kFlushGlobal = 1 << 8;  // came after the headers that we are built with
 
 }  // namespace
 
@@ -26,7 +30,7 @@ Arena::Arena(const Shape& shape, std::uint64_t seed)
     return begin;
   };
   source_ = take(area);
-  receive_ = take(area);
+  receive_ = take(area * shape.habits.queues);
   back_ = take(area);
   window_ = take(area);
   cells_ = take(kGuard);
@@ -48,9 +52,11 @@ bool Arena::register_at(ibv_pd* pd) {
   local_ = ibv_reg_mr(pd, base_ + source_, window_ - kGuard - source_, int{IBV_ACCESS_LOCAL_WRITE});
   remote_ = ibv_reg_mr(pd, base_ + window_, cells_ + sizeof(Cells) - window_,
                        IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                           IBV_ACCESS_REMOTE_ATOMIC);
+                           IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND | kFlushGlobal);
   return local_ && remote_;
 }
+
+int Arena::revoke() { return ibv_dereg_mr(std::exchange(remote_, nullptr)); }
 
 void Arena::deregister() {
   if (local_) ibv_dereg_mr(local_);

@@ -10,7 +10,7 @@
 #include <span>
 #include <string>
 
-#include "schedule.h"
+#include "shape.h"
 
 namespace chaos {
 
@@ -30,12 +30,16 @@ class Arena {
   void deregister();
 
   std::span<std::byte> source(std::uint32_t place) { return at(source_, place); }
+  // Those of the second shared queue follow those of the first.
   std::span<std::byte> receive(std::uint32_t place) { return at(receive_, place); }
   std::span<std::byte> back(std::uint32_t place) { return at(back_, place); }
   std::span<std::byte> window() { return {base_ + window_, stride_ * places_}; }
   Cells& cells() { return *reinterpret_cast<Cells*>(base_ + cells_); }
   std::size_t stride() const { return stride_; }
 
+  ibv_mr* remote_region() const { return remote_; }
+  // The peer may not touch anything any more.
+  int revoke();
   std::uint32_t local_key() const;
   std::uint32_t remote_key() const;
   std::uint64_t window_address() const { return reinterpret_cast<std::uint64_t>(base_ + window_); }

@@ -1,9 +1,14 @@
 // SPDX-License-Identifier: MIT
 // Commands of the driver, one a packet:
 //   open ID KIND SEED ROLE STEPS       answered by `ready ID ADDRESS`
-//   go ID ADDRESS                      the peer's address; later: `done ID`
+//   go ID ADDRESS                      the peer's address; answered by `set ID`
+//   start ID                           both are connected, or need not be; later: `done ID`
 //   stop ID                            both are done; answered by `closed ID`
 //   lost ID                            the peer is gone; answered by `closed ID`, later
+//   error ID                           into the error state; answered by `closed ID`
+//   revoke ID                          deregisters what the peer may reach; answered by
+//                                      `revoked ID`, or nothing where that is not for it
+//   pardon ID                          the peer has done so; answered by `closed ID`
 //   break ID                           destroys the queue pair at once; answered by `closed ID`
 //   die HOW | child | audit | quit
 // `fail TEXT` comes at any time.
@@ -15,6 +20,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <cstdlib>
@@ -24,6 +30,7 @@
 
 #include "audit.h"
 #include "deaths.h"
+#include "pattern.h"
 
 namespace chaos {
 namespace {
@@ -52,14 +59,17 @@ ibv_gid gid_from(const std::string& text) {
 }  // namespace
 
 Worker::Worker(const WorkerOptions& options) : options_(options), random_(options.seed) {
-  is_polling_ = random_.once_in(10);
+  is_polling_ = random_.one_in(10);
   open_device();
   fill(unrelated_memory, kUnrelatedKey);
   // Registered, but nobody is told its key.
   unrelated_ = ibv_reg_mr(device_.pd, unrelated_memory, kUnrelatedSize,
                           IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE);
   if (!unrelated_) fail("ibv_reg_mr");
-  if (random_.once_in(3)) shared_cq_ = cq_for_session();
+  if (random_.one_in(3)) shared_cq_ = cq_for_session();
+  if (random_.one_in(2)) pool_ = std::make_unique<Pool>(device_.pd);
+  if (pool_ && !pool_->queue()) fail("ibv_create_srq");
+  open_domain();
 }
 
 void Worker::open_device() {
@@ -82,6 +92,27 @@ void Worker::open_device() {
     fcntl(fd, F_SETFL, fcntl(fd, F_GETFL) | O_NONBLOCK);
 }
 
+// What sessions of XRC need.
+void Worker::open_domain() {
+  ibv_xrcd_init_attr wanted{};
+  wanted.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
+  wanted.fd = -1;
+  wanted.oflags = O_CREAT;
+  device_.domain = ibv_open_xrcd(device_.context, &wanted);
+  foreign_pd_ = ibv_alloc_pd(device_.context);
+  foreign_cq_ = ibv_create_cq(device_.context, 1, nullptr, nullptr, 0);
+  ibv_srq_init_attr_ex queue{};
+  queue.attr = {1, 1, 0};
+  queue.comp_mask =
+      IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD | IBV_SRQ_INIT_ATTR_CQ;
+  queue.srq_type = IBV_SRQT_XRC;
+  queue.pd = foreign_pd_;
+  queue.xrcd = device_.domain;
+  queue.cq = foreign_cq_;
+  device_.foreign = ibv_create_srq_ex(device_.context, &queue);
+  if (!device_.foreign) fail("XRC: " + std::string(std::strerror(errno)));
+}
+
 ibv_cq* Worker::cq_for_session() {
   if (shared_cq_) return shared_cq_;
   ibv_cq* cq = ibv_create_cq(device_.context, 4096, nullptr, device_.channel, 0);
@@ -93,7 +124,7 @@ int Worker::run() {
   say("hello");
   while (!is_over_ && !has_failed_) {
     wait();
-    turn();
+    if (!is_over_) turn();
   }
   if (has_failed_ && options_.is_frozen) pause();
   return has_failed_ ? 1 : 0;
@@ -116,13 +147,27 @@ void Worker::wait() {
   // Whoever polls sleeps a moment when there is nothing for long: others need the processors too.
   const bool is_busy = is_polling_ && !sessions_.empty() && ++idle_ < 300;
   if (!is_busy) idle_ = 0;
-  const int limit = is_busy ? 0 : is_polling_ && !sessions_.empty() ? 1 : 1000;
+  const bool is_late =
+      std::ranges::any_of(sessions_, [](const auto& each) { return each.second->posts_late(); });
+  const int limit = is_busy ? 0 : is_polling_ && !sessions_.empty() ? 1 : is_late ? 3 : 1000;
   if (::poll(fds, 3, limit) < 0 && errno != EINTR) fail("poll");
+  // First, as long as their queue pairs are not of another session.
+  if (fds[2].revents != 0) take_async_events();
   if (fds[0].revents != 0) read_driver();
+  if (is_over_) return;  // with the descriptors
   if (fds[1].revents != 0) take_events();
-  if (fds[2].revents == 0) return;
+}
+
+void Worker::take_async_events() {
   ibv_async_event event;
-  if (ibv_get_async_event(device_.context, &event) == 0) ibv_ack_async_event(&event);
+  while (ibv_get_async_event(device_.context, &event) == 0) {
+    const bool is_failure = event.event_type == IBV_EVENT_QP_FATAL ||
+                            event.event_type == IBV_EVENT_QP_REQ_ERR ||
+                            event.event_type == IBV_EVENT_QP_ACCESS_ERR;
+    const auto session = is_failure ? by_qpn_.find(event.element.qp->qp_num) : by_qpn_.end();
+    if (session != by_qpn_.end()) session->second->take_failure(event.event_type);
+    ibv_ack_async_event(&event);
+  }
 }
 
 void Worker::turn() {
@@ -149,7 +194,8 @@ void Worker::look_after(Session& session) {
   if (session.state() == Session::State::kDone && !std::exchange(done_[id], true)) {
     say("done " + std::to_string(id));
   }
-  if (session.state() == Session::State::kOver) close_session(id, "drained");
+  const char* how = session.may_be_refused() ? "refused" : "drained";
+  if (session.state() == Session::State::kOver) close_session(id, how);
 }
 
 void Worker::take_events() {
@@ -171,7 +217,7 @@ void Worker::poll(ibv_cq* cq) {
     idle_ = 0;
     for (int i = 0; i < count; ++i) {
       const auto session = by_qpn_.find(completions[i].qp_num);
-      if (session == by_qpn_.end()) return fail("a completion of a queue pair that is not there");
+      if (session == by_qpn_.end()) return fail("a completion of nobody: " + text(completions[i]));
       session->second->take(completions[i]);
       // So that the queues never run empty for long.
       session->second->pump();
@@ -194,11 +240,13 @@ void Worker::read_driver() {
 void Worker::obey(const std::string& line) {
   const std::string verb = line.substr(0, line.find(' '));
   if (verb == "open") return open_session(line);
-  if (verb == "go") return start_session(line);
+  if (verb == "go") return connect_session(line);
   if (verb == "stop" || verb == "lost") return end_session(line);
   if (verb == "break") return break_session(line);
   if (verb == "audit") return say("audit " + audit());
   if (verb == "quit") return quit();
+  if (verb == "start" || verb == "error" || verb == "revoke" || verb == "pardon")
+    return obey_session(verb, line.substr(verb.size()));
   Inherited inherited{device_.context, device_.pd, nullptr, shared_cq_};
   if (!sessions_.empty()) {
     inherited.qp = sessions_.begin()->second->qp();
@@ -209,45 +257,80 @@ void Worker::obey(const std::string& line) {
   fail("unknown: " + line);
 }
 
+// What concerns a session that is there; it may have ended meanwhile.
+void Worker::obey_session(const std::string& verb, const std::string& number) {
+  const auto found = sessions_.find(static_cast<std::uint32_t>(std::stoul(number)));
+  if (found == sessions_.end()) return;
+  Session& session = *found->second;
+  if (verb == "start") return session.start();
+  if (verb == "error") return session.drain();
+  if (verb == "pardon") return session.peer_has_revoked();
+  if (!session.can_revoke()) return;
+  session.revoke();
+  say("revoked" + number);
+}
+
 void Worker::open_session(const std::string& line) {
   std::istringstream words(line);
-  std::string verb, kind;
+  std::string verb, service;
   Settings settings;
-  words >> verb >> settings.id >> kind >> settings.seed >> settings.role >> settings.steps;
-  settings.kind = kind == "rc" ? Kind::kRc : kind == "uc" ? Kind::kUc : Kind::kUd;
-  const Rested used = take_rested(settings.kind);
+  words >> verb >> settings.id >> service >> settings.seed >> settings.role >> settings.steps;
+  settings.timeout = options_.timeout;
+  settings.is_wire = options_.is_wire;
+  settings.service = service_of(service).value_or(Service::kReliable);
+  Pool* pool = settings.service == Service::kReliable ? pool_for(settings) : nullptr;
+  const Rested used = take_rested(settings.service, pool != nullptr);
   ibv_cq* cq = used.cq ? used.cq : cq_for_session();
-  auto session = std::make_unique<Session>(device_, cq, settings, used.qp);
+  auto session = std::make_unique<Session>(device_, cq, settings, pool, used.qp);
   if (!session->complaint().empty()) return fail(session->complaint());
   const Address at = session->address();
   std::ostringstream answer;
-  answer << "ready " << settings.id << ' ' << at.qpn << ' ' << hex(at.gid) << ' ' << at.window
-         << ' ' << at.cells << ' ' << at.key;
-  by_qpn_[at.qpn] = session.get();
+  answer << "ready " << settings.id << ' ' << at.qpn << ' ' << at.sender << ' ' << hex(at.gid)
+         << ' ' << at.window << ' ' << at.cells << ' ' << at.key << ' ' << at.foreign_queue;
+  for (const std::uint32_t queue : at.queues)
+    answer << ' ' << queue;
+  for (const std::uint32_t window : at.windows)
+    answer << ' ' << window;
+  by_qpn_[at.qpn] = by_qpn_[at.sender] = session.get();
   sessions_[settings.id] = std::move(session);
   say(answer.str());
 }
 
-Worker::Rested Worker::take_rested(Kind kind) {
+// Small messages may come to a queue that all share.
+Pool* Worker::pool_for(const Settings& settings) {
+  const Shape shape = Shape::of(settings.seed, settings.steps, settings.service);
+  return shape.message_max <= Pool::kRoom && random_.one_in(2) ? pool_.get() : nullptr;
+}
+
+Worker::Rested Worker::take_rested(Service service, bool is_pooled) {
+  // Packets of an earlier session would be taken for this one's. Of RC their numbers tell them
+  // apart (shape.h); UC takes any number, and a datagram has none that counts.
   for (auto each = rested_.begin(); each != rested_.end(); ++each) {
-    if (each->kind != kind || random_.once_in(4)) continue;
+    if (each->service != service || each->is_pooled != is_pooled || random_.one_in(4)) continue;
+    if (options_.is_wire && service != Service::kReliable) continue;
     const Rested found = *each;
     rested_.erase(each);
     return found;
   }
-  return {kind, nullptr, nullptr};
+  return {service, is_pooled, nullptr, nullptr};
 }
 
-void Worker::start_session(const std::string& line) {
+void Worker::connect_session(const std::string& line) {
   std::istringstream words(line);
   std::string verb, gid;
   std::uint32_t id = 0;
   Address peer;
-  words >> verb >> id >> peer.qpn >> gid >> peer.window >> peer.cells >> peer.key;
+  words >> verb >> id >> peer.qpn >> peer.sender >> gid >> peer.window >> peer.cells >> peer.key >>
+      peer.foreign_queue;
+  for (std::uint32_t& queue : peer.queues)
+    words >> queue;
+  for (std::uint32_t& window : peer.windows)
+    words >> window;
   peer.gid = gid_from(gid);
   const auto session = sessions_.find(id);
   if (session == sessions_.end()) return;  // broken meanwhile
   session->second->connect(peer);
+  say("set " + std::to_string(id));
 }
 
 void Worker::end_session(const std::string& line) {
@@ -263,7 +346,7 @@ void Worker::end_session(const std::string& line) {
   poll(session.cq());
   session.check_peers_work();
   if (!session.complaint().empty()) return fail(session.complaint());
-  if (random_.once_in(3)) return close_session(id, "destroyed");
+  if (random_.one_in(3)) return close_session(id, "destroyed");
   session.drain();
 }
 
@@ -277,17 +360,24 @@ void Worker::close_session(std::uint32_t id, const char* how) {
   Session& session = *found->second;
   ibv_cq* cq = session.cq();
   if (session.was_lost()) how = "lost";
+  // What has come to a shared queue does not go with the queue pair, or is not to.
+  session.end_target();
+  if (session.is_pooled() || session.is_extended()) poll(cq);
   by_qpn_.erase(session.qpn());
+  by_qpn_.erase(session.target_qpn());
   const bool is_over = session.state() == Session::State::kOver;
-  const Kind kind = session.settings().kind;
-  ibv_qp* rested = is_over && rested_.size() < 3 ? session.release() : nullptr;
+  const Service service = session.settings().service;
+  const bool is_kept = is_over && rested_.size() < 3 && service != Service::kExtended;
+  ibv_qp* rested = is_kept ? session.release() : nullptr;
+  const bool is_pooled = session.is_pooled();
   session.destroy();
+  if (is_pooled && !rested) pool_->replace_lost();
   session.check_guards();
   if (!session.complaint().empty()) return fail(session.complaint());
   sessions_.erase(found);
   done_.erase(id);
   if (rested) {
-    rested_.push_back({kind, rested, cq});
+    rested_.push_back({service, is_pooled, rested, cq});
   } else if (cq != shared_cq_ && ibv_destroy_cq(cq) != 0) {
     fail("ibv_destroy_cq");
   }
@@ -302,6 +392,11 @@ void Worker::quit() {
     if (ibv_destroy_qp(each.qp) != 0) fail("ibv_destroy_qp");
     if (each.cq != shared_cq_ && ibv_destroy_cq(each.cq) != 0) fail("ibv_destroy_cq");
   }
+  pool_.reset();
+  if (ibv_destroy_srq(device_.foreign) != 0) fail("ibv_destroy_srq");
+  if (ibv_destroy_cq(foreign_cq_) != 0) fail("ibv_destroy_cq");
+  if (ibv_close_xrcd(device_.domain) != 0) fail("ibv_close_xrcd");
+  if (ibv_dealloc_pd(foreign_pd_) != 0) fail("ibv_dealloc_pd");
   if (difference(unrelated_memory, kUnrelatedKey) >= 0) fail("unrelated memory changed");
   if (shared_cq_ && ibv_destroy_cq(shared_cq_) != 0) fail("ibv_destroy_cq");
   if (ibv_dereg_mr(unrelated_) != 0) fail("ibv_dereg_mr");
@@ -322,6 +417,8 @@ int main(int count, char** words) {
     if (name == "--seed") options.seed = std::strtoull(words[i + 1], nullptr, 0);
     if (name == "--patience") options.patience = std::atoi(words[i + 1]);
     if (name == "--freeze") options.is_frozen = std::atoi(words[i + 1]) != 0;
+    if (name == "--timeout") options.timeout = static_cast<unsigned>(std::atoi(words[i + 1]));
+    if (name == "--wire") options.is_wire = std::atoi(words[i + 1]) != 0;
     if (name == "--device") options.device = words[i + 1];
   }
   return chaos::Worker(options).run();

@@ -9,6 +9,7 @@
 #include <string>
 #include <vector>
 
+#include "pool.h"
 #include "session.h"
 
 namespace chaos {
@@ -17,7 +18,9 @@ struct WorkerOptions {
   int driver = 3;  // SEQPACKET
   std::uint64_t seed = 1;
   int patience = 60;       // seconds
+  unsigned timeout = 17;   // of a try (session.h)
   bool is_frozen = false;  // after a failure: stay, for a debugger
+  bool is_wire = false;    // what was sent to a queue pair may arrive after its RESET
   std::string device;
 };
 
@@ -28,32 +31,37 @@ class Worker {
 
  private:
   struct Rested {
-    Kind kind;
+    Service service;
+    bool is_pooled;
     ibv_qp* qp;
     ibv_cq* cq;
   };
 
   void open_device();
+  void open_domain();
   ibv_cq* cq_for_session();
+  Pool* pool_for(const Settings& settings);
   void wait();
   void turn();
   void read_driver();
   void obey(const std::string& line);
   void open_session(const std::string& line);
-  void start_session(const std::string& line);
+  void connect_session(const std::string& line);
   void end_session(const std::string& line);
   void break_session(const std::string& line);
+  void obey_session(const std::string& verb, const std::string& number);
   void take_events();
+  void take_async_events();
   void poll(ibv_cq* cq);
   void look_after(Session& session);
-  Rested take_rested(Kind kind);
+  Rested take_rested(Service service, bool is_pooled);
   void close_session(std::uint32_t id, const char* how);
   void quit();
   void say(const std::string& line) const;
   void fail(const std::string& what);
 
   const WorkerOptions options_;
-  Random random_;
+  SeededRandom random_;
   Device device_;
   bool is_polling_ = false;      // never sleeps while it has something to do
   ibv_cq* shared_cq_ = nullptr;  // of all sessions, or each has its own
@@ -62,6 +70,9 @@ class Worker {
   std::vector<Rested> rested_;          // queue pairs in RESET, to be used again
   std::map<std::uint32_t, bool> done_;  // what the driver was told
   ibv_mr* unrelated_ = nullptr;
+  std::unique_ptr<Pool> pool_;
+  ibv_pd* foreign_pd_ = nullptr;  // for requests that have to be refused
+  ibv_cq* foreign_cq_ = nullptr;
   bool is_over_ = false;
   bool has_failed_ = false;
   unsigned idle_ = 0;

@@ -1,15 +1,18 @@
 // SPDX-License-Identifier: MIT
-// What the program at one end of a connection asks of the other, at random, and the model that
-// knows what must come of it: each byte in its place, each completion once, in order, and with a
-// status that something explains.
+// What the program at one end of a connection asks of the other (tests/workload), and the model
+// that knows what must come of it: each byte in its place, each completion once, in order, and with
+// a status that something explains.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <optional>
 #include <vector>
 
 #include "pair.h"
 #include "queues/work_queue.h"
+#include "workload/generator.h"
+#include "workload/ledger.h"
 
 namespace verbena::fabric {
 
@@ -32,37 +35,23 @@ class Flow {
 
  private:
   enum class State : std::uint8_t { kPosted, kDone, kFailed, kFlushed };
-  // What is asked for, besides a good thing.
-  enum class Spoiled : std::uint8_t {
-    kNo,
-    kKey,
-    kAlignment,
-    kMissingQueue,   // XRC: a shared receive queue that is not there
-    kAnothersQueue,  // one of a protection domain that may not touch this
-  };
-
-  struct Operation {
+  struct Operation : workload::Request {
     std::uint64_t id = 0;
-    queues::SendOpcode opcode{};
     State state = State::kPosted;
-    bool is_signaled = true;
-    bool uses_revocable_there = false;  // the peer's
-    bool uses_revocable_here = false;
-    Spoiled spoiled = Spoiled::kNo;
-    std::uint32_t length = 0;
     std::uint32_t source = 0;               // where its bytes are
-    std::optional<std::uint32_t> place{};   // where they go, or the result of an atomic
+    std::optional<std::uint32_t> where{};   // they go, or the result of an atomic
     std::optional<std::uint64_t> result{};  // that an atomic must give
     std::optional<std::uint32_t> immediate{};
     bool is_message = false;  // takes a receive
-    unsigned queue = 0;       // which of the peer's
   };
 
+  static workload::Habits habits_of(const Plan& plan, const Pair& from);
   void post();
   Operation choose();
+  void make_room(Operation& operation);
   void aim(Operation& operation);
-  void spoil(Operation& operation);
   static std::uint32_t queue_of(const Operation& operation);
+  qp::SendRequest request_of(const Operation& operation);
   void submit(const Operation& operation);
   void post_receives();
   void post_receives(unsigned queue);
@@ -70,6 +59,7 @@ class Flow {
   void forget();
   void end(Operation& operation, queues::Status status);
   bool is_excused(const Operation& operation, queues::Status status) const;
+  bool has_bad_write() const;
   bool is_silence_excused() const;
   void check_result(const Operation& operation);
   Node& place_of(const Operation& operation) const;
@@ -88,8 +78,10 @@ class Flow {
   World& world_;
   Pair& from_;
   Pair& to_;
-  std::uint32_t left_;
+  workload::Generator wanted_;
+  workload::SendLedger ledger_;
   std::vector<Operation> all_;
+  std::array<Sge, workload::Request::kPiecesMax> sges_{};
   std::size_t reported_ = 0;  // those before have ended
   bool has_failed_ = false;
 

@@ -18,11 +18,14 @@
 #include "qp/responder.h"
 #include "queues/completion_queue.h"
 #include "queues/work_queue.h"
-#include "receives.h"
 #include "roce/wire.h"
 #include "wire/ip.h"
+#include "workload/receives.h"
 
 namespace verbena::fabric {
+
+using workload::Receives;
+using workload::ReceiveSlot;
 
 class Manager;
 class Pair;

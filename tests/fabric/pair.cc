@@ -46,7 +46,7 @@ Pair::Pair(World& world, Node& home, const PairOptions& options)
              .signal_all = world.plan.unsignaled == 0,
              .send_depth = kDepth,
              .send_sge_max = 2,
-             .inline_max = 64,
+             .inline_max = kInlineMax,
              .receive_depth = kDepth,
              .receive_sge_max = 2,
              .send_completions = &home.sends,

@@ -19,6 +19,7 @@ namespace verbena::fabric {
 class Flow;
 
 inline constexpr std::uint32_t kQkey = 0x11223344;
+inline constexpr std::uint32_t kInlineMax = 64;
 
 // What its maker decides.
 struct PairOptions {

@@ -20,6 +20,13 @@ namespace {
 
 constexpr std::size_t kNear = 1 << 16;
 
+// docs/decisions/0012: between ends that agreed, a NAK with this mark in its reserved bits names a
+// gap, acknowledges nothing, and has the number of missing packets for an MSN.
+constexpr std::uint8_t kGapMark = 0x2C;
+bool names_gap(const Packet& packet) {
+  return packet.mark == kGapMark && packet.syndrome.kind() == AethKind::kNak;
+}
+
 std::uint64_t mix(std::uint64_t digest, std::uint64_t value) {
   return (digest ^ value) * 0x100000001B3;
 }
@@ -229,8 +236,7 @@ void Direction::response_sent(const Packet& packet) {
 // As many messages as are executed: no more than have come, no fewer than what is answered says.
 void Direction::check_msn(const Packet& packet, std::size_t at) {
   const bool is_refusal = packet.syndrome.kind() != AethKind::kAck;
-  const bool names_gap = packet.mark != 0 && packet.syndrome.kind() == AethKind::kNak;
-  if (names_gap) return;
+  if (names_gap(packet)) return;
   const std::uint32_t complete = farthest_ == 0 ? 0 : line_[farthest_ - 1].messages;
   if (wire::Msn(complete) - packet.msn < 0) fail("an MSN of messages that have not come", packet);
   const std::size_t executed = is_refusal ? at : at + 1;
@@ -257,7 +263,7 @@ void Direction::check_acknowledge(const Packet& packet, std::size_t at) {
     case AethKind::kReserved: return;
   }
   if (syndrome.nak_code() == NakCode::kPsnSequenceError) {
-    if (packet.mark == 0 && at > expected_) fail("missed what is not next", packet);
+    if (!names_gap(packet) && at > expected_) fail("missed what is not next", packet);
     return;
   }
   if (at >= farthest_ && at >= delivered_.size()) fail("refused what has not come", packet);
@@ -332,7 +338,7 @@ void Direction::take_acknowledge(const Packet& packet, std::size_t at) {
   }
   if (syndrome.nak_code() == NakCode::kPsnSequenceError) {
     note(is_new ? Answered::kSequence : Answered::kNothingNew);
-    if (packet.mark == 0) acknowledge_before(at);
+    if (!names_gap(packet)) acknowledge_before(at);
     return;
   }
   note(is_new ? Answered::kRefusal : Answered::kNothingNew);
@@ -391,6 +397,7 @@ void Watcher::trace(const char* what, const Packet& packet) const {
               what, packet.dest_qp.value, wire::name_of(packet.opcode), packet.psn.value());
   if (packet.shape->aeth)
     std::printf(" syndrome %02x MSN %u", packet.syndrome.value(), packet.msn.value());
+  if (packet.mark != 0) std::printf(" mark %02x", packet.mark);
   std::printf("\n");
 }
 

@@ -211,6 +211,13 @@ void World::plan_faults() {
 void World::crash(unsigned number) {
   nodes_[number]->die();
   was_lost_[number] = true;
+  // Who was to end a connection may be the one that is gone.
+  if (is_closing_)
+    clock.after(kEndsByItself, [this] {
+      for (const auto& link : links_)
+        for (const std::size_t side : {kNear, kFar})
+          if (link->is_managed) disconnect(*link, side);
+    });
   if (!plan.restarts) return;
   clock.after(microseconds_of(random.below(300)), [this, number] {
     lost_.push_back(std::exchange(nodes_[number], std::make_unique<Node>(*this, number)));

@@ -32,6 +32,9 @@ struct Verdict {
   std::uint64_t overruns = 0;        // of completion queues
 };
 
+// Whoever was not told that a connection is over ends it after so long.
+inline constexpr Duration kEndsByItself = Duration::milliseconds(20);
+
 inline Duration microseconds_of(std::uint64_t count) {
   return Duration::microseconds(static_cast<std::int64_t>(count));
 }

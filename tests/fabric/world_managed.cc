@@ -168,8 +168,7 @@ void World::ended(Link& link, std::size_t side) {
   Pair* const pair = side == kNear ? link.near.get() : link.far.get();
   if (pair) pair->stop();
   // Who was not reached ends it by itself, some time.
-  if (is_closing_)
-    clock.after(Duration::milliseconds(20), [this, &link, side] { disconnect(link, 1 - side); });
+  if (is_closing_) clock.after(kEndsByItself, [this, &link, side] { disconnect(link, 1 - side); });
 }
 
 // Ends it at one end, as a program does that has seen a failure, or has finished.

@@ -10,11 +10,15 @@
 #include <sys/mman.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
+#include <chrono>
 #include <cstring>
 #include <functional>
+#include <limits>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 namespace verbena {
@@ -171,6 +175,27 @@ TEST(RsocketCalls, WantAConnection) {
             }),
             ENOTCONN);
   EXPECT_EQ(error_of([&] { return raccept(socket.fd(), nullptr, nullptr); }), EINVAL);
+}
+
+TEST(RsocketCalls, WaitForAsLongAsAProgramCanSay) {
+  const OpenSocket socket(AF_INET);
+  ASSERT_EQ(rlisten(socket.fd(), 1), 0);
+  std::array<int, 2> ends{};
+  ASSERT_EQ(pipe2(ends.data(), O_CLOEXEC), 0);
+  std::thread later([&] {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    EXPECT_EQ(write(ends[1], "", 1), 1);
+  });
+  fd_set wanted;
+  FD_ZERO(&wanted);
+  FD_SET(socket.fd(), &wanted);
+  FD_SET(ends[0], &wanted);
+  timeval timeout{std::numeric_limits<time_t>::max(), 999'999};
+  EXPECT_EQ(rselect(FD_SETSIZE, &wanted, nullptr, nullptr, &timeout), 1);
+  EXPECT_TRUE(FD_ISSET(ends[0], &wanted));
+  later.join();
+  for (const int fd : ends)
+    close(fd);
 }
 
 }  // namespace

@@ -155,6 +155,8 @@ void SendLedger::told(std::uint32_t index, Answer answer) {
     case Answer::kInvalidRequest: return fail(index, Status::kRemoteInvalidRequest);
     case Answer::kAccess: return fail(index, Status::kRemoteAccess);
     case Answer::kOperation: return fail(index, Status::kRemoteOperation);
+    case Answer::kBadResponse: return fail(index, Status::kBadResponse);
+    case Answer::kBadLength: return fail(index, Status::kLocalLength);
   }
 }
 

@@ -76,7 +76,7 @@ const Row kRows[] = {
        t.post_receive(64, t.mr->lkey);
        remote(t, IBV_WR_RDMA_WRITE_WITH_IMM, t.foreign->rkey);
      },
-     IBV_WC_REM_ACCESS_ERR, IBV_QPS_ERR, IBV_WC_WR_FLUSH_ERR, IBV_QPS_ERR},
+     IBV_WC_REM_ACCESS_ERR, IBV_QPS_ERR, IBV_WC_LOC_ACCESS_ERR, IBV_QPS_ERR},
     {"region_written_from_unreliable", IBV_QPT_UC,
      [](TwoEnds& t) { sge_of(t, IBV_WR_RDMA_WRITE, t.foreign->lkey); }, IBV_WC_LOC_PROT_ERR,
      IBV_QPS_SQE, kNone, IBV_QPS_RTS},

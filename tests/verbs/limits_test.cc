@@ -56,7 +56,8 @@ void fill(std::uint64_t most, std::uint64_t others, Make make) {
     before = open_descriptors();
     heap_before = mallinfo2().uordblks;
   }
-  EXPECT_EQ(before, open_descriptors());
+  // Not equal: a thread of ours may just then close what an earlier test had.
+  EXPECT_LE(open_descriptors(), before);
   // Of thousands of objects one may not have left a byte each.
   const std::size_t heap = mallinfo2().uordblks;
   EXPECT_LT(heap, heap_before + std::max<std::uint64_t>(most, kHeapSlack));

@@ -23,14 +23,16 @@ class XrcTest : public VerbsTest {
     ASSERT_TRUE(domain);
   }
 
-  Domain open(int fd, int flags) {
+  Domain open(int fd, int flags) { return open(fd, flags, context.get()); }
+  static Domain open(int fd, int flags, ibv_context* by) {
     ibv_xrcd_init_attr wanted{};
     wanted.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;
     wanted.fd = fd;
     wanted.oflags = flags;
-    return Domain(ibv_open_xrcd(context.get(), &wanted));
+    return Domain(ibv_open_xrcd(by, &wanted));
   }
-  Own<ibv_srq> make_srq(ibv_xrcd* of, ibv_pd* in) {
+  Own<ibv_srq> make_srq(ibv_xrcd* of, ibv_pd* in) { return make_srq(of, in, cq.get()); }
+  static Own<ibv_srq> make_srq(ibv_xrcd* of, ibv_pd* in, ibv_cq* completions) {
     ibv_srq_init_attr_ex wanted{};
     wanted.attr = {.max_wr = 8, .max_sge = 1, .srq_limit = 0};
     wanted.comp_mask = IBV_SRQ_INIT_ATTR_TYPE | IBV_SRQ_INIT_ATTR_PD | IBV_SRQ_INIT_ATTR_XRCD |
@@ -38,8 +40,8 @@ class XrcTest : public VerbsTest {
     wanted.srq_type = IBV_SRQT_XRC;
     wanted.pd = in;
     wanted.xrcd = of;
-    wanted.cq = cq.get();
-    return Own<ibv_srq>(ibv_create_srq_ex(context.get(), &wanted));
+    wanted.cq = completions;
+    return Own<ibv_srq>(ibv_create_srq_ex(of->context, &wanted));
   }
   Own<ibv_qp> make_target(ibv_xrcd* of) {
     return make_qp(IBV_QPT_XRC_RECV, [of](ibv_qp_init_attr_ex& wanted) {

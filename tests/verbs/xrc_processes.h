@@ -19,6 +19,7 @@ enum class QueueTask : std::uint32_t {
   kNext,     // waits for a completion, says its status and length, then its number and immediate
   kWaitFor,  // the same by an event: says something when it is armed
   kNothing,  // that one has nothing
+  kLeave,    // when the byte there is written it closes another handle on the domain
 };
 constexpr std::uint64_t in_one(std::uint32_t upper, std::uint32_t lower) {
   return std::uint64_t{upper} << 32 | lower;

@@ -21,7 +21,7 @@ namespace {
 // A process that has a shared receive queue.
 class Owner {
  public:
-  explicit Owner(int file) : process_("HaveAQueue") {
+  explicit Owner(int file, const char* scene = "HaveAQueue") : process_(scene) {
     process_.talk().say(0, file);
     auto first = process_.talk().hear();
     if (!first) return;
@@ -59,6 +59,7 @@ class Owner {
     tell(QueueTask::kNothing);
     return process_.talk().number() == 1;
   }
+  void leave_when_written(std::uint32_t at) { tell(QueueTask::kLeave, at); }
   bool ends_well() {
     tell(QueueTask::kEnd);
     return process_.ended_well();
@@ -439,6 +440,32 @@ TEST_F(XrcRelay, TheTargetsDeathIsSilence) {
   // What executed for it is gone without a trace.
   EXPECT_TRUE(owner.has_nothing());
   EXPECT_TRUE(owner.ends_well());
+}
+
+// What executes there for both queues was asked for by the one that goes.
+TEST_F(XrcRelay, AHandleThatIsClosedTakesNothingFromAnother) {
+  Owner owner(file.get(), "HaveTwoQueues");
+  const auto first = static_cast<std::uint32_t>(owner.process().talk().number());
+  ibv_sge nothing = part(0, 0);
+  post(initiator.get(), send(nothing, 1, IBV_WR_RDMA_WRITE), first);
+  EXPECT_EQ(IBV_WC_SUCCESS, next_completion().status);
+  owner.leave_when_written(SharedBytes::kSize / 2);
+  constexpr int kWrites = 12;
+  for (int i = 0; i < kWrites; ++i)
+    post_remote(IBV_WR_RDMA_WRITE, owner, 0, 0, SharedBytes::kSize);
+  for (int i = 0; i < kWrites; ++i)
+    EXPECT_EQ(IBV_WC_SUCCESS, next_completion().status) << i;
+  EXPECT_EQ(1u, owner.process().talk().number());
+  EXPECT_TRUE(are_equal(owner, 0, 0, SharedBytes::kSize));
+  // And what comes when it is gone.
+  owner.post(64);
+  post_send(owner.queue, 0, 20, 7);
+  EXPECT_EQ(7u, owner.next().immediate);
+  EXPECT_EQ(IBV_WC_SUCCESS, next_completion().status);
+  post_send(first, 0, 20);
+  EXPECT_EQ(IBV_WC_REM_INV_REQ_ERR, next_completion().status);
+  EXPECT_TRUE(owner.ends_well());
+  end(IBV_QPS_ERR);
 }
 
 TEST_F(XrcRelay, AQueueThatComesLaterIsFound) {

@@ -5,7 +5,6 @@
 #include "verbs/abi/ethernet.h"
 
 #include <endian.h>
-#include <linux/if_link.h>
 #include <linux/neighbour.h>
 #include <linux/rtnetlink.h>
 #include <netinet/in.h>
@@ -15,51 +14,20 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <string_view>
 
+#include "verbs/abi/ethernet_answers.h"
 #include "verbs/abi/netlink.h"
 
 namespace verbena::verbs {
 namespace {
 
-using Mac = std::array<std::uint8_t, ETHERNET_LL_SIZE>;
-
 constexpr unsigned kNeighbourTries = 20;
 constexpr timespec kNeighbourPause = {.tv_sec = 0, .tv_nsec = 50'000'000};
 constexpr std::uint16_t kDiscardPort = 9;  // RFC 863
 
-// A GID as an IP address: v4-mapped ones are IPv4 (RoCEv2 annex A17.4.5.2).
-struct IpAddress {
-  std::uint8_t family = AF_INET6;
-  std::array<std::byte, 16> bytes = {};
-
-  explicit IpAddress(const ibv_gid& gid) {
-    constexpr std::uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff};
-    if (std::memcmp(gid.raw, kMapped, sizeof(kMapped)) == 0) {
-      family = AF_INET;
-      std::memcpy(bytes.data(), gid.raw + 12, 4);
-    } else {
-      std::memcpy(bytes.data(), gid.raw, 16);
-    }
-  }
-  std::span<const std::byte> span() const {
-    return std::span(bytes).first(family == AF_INET ? 4 : 16);
-  }
-  bool is_link_local() const {
-    return family == AF_INET6 && bytes[0] == std::byte{0xfe} &&
-           (bytes[1] & std::byte{0xc0}) == std::byte{0x80};
-  }
-};
-
 std::span<const std::byte> bytes_of(const std::uint32_t& value) {
   return std::as_bytes(std::span(&value, 1));
 }
-
-struct Route {
-  bool is_local = false;
-  std::uint32_t interface_index = 0;
-  IpAddress next_hop;
-};
 
 Result<Route, int> find_route(NetlinkSocket& socket, const IpAddress& destination,
                               std::uint32_t interface_index) {
@@ -71,18 +39,9 @@ Result<Route, int> find_route(NetlinkSocket& socket, const IpAddress& destinatio
   if (destination.is_link_local()) request.add(RTA_OIF, bytes_of(interface_index));
   const auto answer = socket.ask(request.finished());
   if (!answer) return refuse(answer.error());
-  if (answer->size() < sizeof(body)) return refuse(EBADMSG);
-  std::memcpy(&body, answer->data(), sizeof(body));
-
-  const auto attributes = answer->subspan(NLMSG_ALIGN(sizeof(body)));
-  Route route{.next_hop = destination};
-  route.is_local = body.rtm_type == RTN_LOCAL;
-  route.interface_index = read_attribute<std::uint32_t>(attributes, RTA_OIF).value_or(0);
-  const auto gateway = find_attribute(attributes, RTA_GATEWAY);
-  if (gateway && gateway->size() == destination.span().size()) {
-    std::ranges::copy(*gateway, route.next_hop.bytes.begin());
-  }
-  return route;
+  const auto route = read_route(*answer, destination);
+  if (!route) return refuse(EBADMSG);
+  return *route;
 }
 
 // The interface's own MAC, and its VLAN where it is one.
@@ -92,27 +51,13 @@ Result<EthernetAddress, int> describe_link(NetlinkSocket& socket, std::uint32_t 
   body.ifi_index = static_cast<int>(interface_index);
   const auto answer = socket.ask(NetlinkRequest<ifinfomsg>(RTM_GETLINK, body).finished());
   if (!answer) return refuse(answer.error());
-  if (answer->size() < sizeof(body)) return refuse(EBADMSG);
-  const auto attributes = answer->subspan(NLMSG_ALIGN(sizeof(body)));
-
-  EthernetAddress link;
-  link.mac = read_attribute<Mac>(attributes, IFLA_ADDRESS).value_or(Mac{});
-  const auto information = find_attribute(attributes, IFLA_LINKINFO);
-  if (!information) return link;
-  const auto kind = find_attribute(*information, IFLA_INFO_KIND);
-  const auto data = find_attribute(*information, IFLA_INFO_DATA);
-  constexpr std::string_view kVlan = "vlan";
-  if (kind && data && kind->size() >= kVlan.size() &&
-      std::memcmp(kind->data(), kVlan.data(), kVlan.size()) == 0) {
-    link.vlan = read_attribute<std::uint16_t>(*data, IFLA_VLAN_ID).value_or(kNoVlan);
-  }
-  return link;
+  const auto link = read_link(*answer);
+  if (!link) return refuse(EBADMSG);
+  return *link;
 }
 
 // What the kernel knows of the neighbour now; EAGAIN while it is not known.
 Result<Mac, int> look_up_neighbour(NetlinkSocket& socket, const Route& route) {
-  constexpr unsigned kUsable =
-      NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE | NUD_PERMANENT | NUD_NOARP;
   ndmsg body = {};
   body.ndm_family = route.next_hop.family;
   body.ndm_ifindex = static_cast<int>(route.interface_index);
@@ -121,9 +66,8 @@ Result<Mac, int> look_up_neighbour(NetlinkSocket& socket, const Route& route) {
   const auto answer = socket.ask(request.finished());
   if (!answer) return refuse(answer.error() == ENOENT ? EAGAIN : answer.error());
   if (answer->size() < sizeof(body)) return refuse(EBADMSG);
-  std::memcpy(&body, answer->data(), sizeof(body));
-  const auto mac = read_attribute<Mac>(answer->subspan(NLMSG_ALIGN(sizeof(body))), NDA_LLADDR);
-  if (!(body.ndm_state & kUsable) || !mac) return refuse(EAGAIN);
+  const auto mac = read_neighbour(*answer);
+  if (!mac) return refuse(EAGAIN);
   return *mac;
 }
 

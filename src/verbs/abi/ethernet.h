@@ -14,14 +14,16 @@ namespace verbena::verbs {
 
 inline constexpr std::uint16_t kNoVlan = 0xffff;
 
+using Mac = std::array<std::uint8_t, ETHERNET_LL_SIZE>;
+
 struct EthernetAddress {
-  std::array<std::uint8_t, ETHERNET_LL_SIZE> mac = {};
+  Mac mac = {};
   std::uint16_t vlan = kNoVlan;
 };
 
 // RFC 1112, 6.4 and RFC 2464, 7: a group's Ethernet address is made of its IP address. All zeros
 // for a unicast one.
-std::array<std::uint8_t, ETHERNET_LL_SIZE> group_mac(const ibv_gid& gid);
+Mac group_mac(const ibv_gid& gid);
 
 // The next hop towards `destination`, seen from the interface `interface_index` (which an fe80::
 // address needs). Asks the neighbour when the kernel does not know it yet, for at most a second. A

@@ -7,6 +7,11 @@
 #include <cerrno>
 
 namespace verbena::verbs {
+namespace {
+
+constexpr int kErrnoMax = 4095;  // of the kernel
+
+}  // namespace
 
 std::optional<std::span<const std::byte>> find_attribute(std::span<const std::byte> attributes,
                                                          std::uint16_t type) {
@@ -22,6 +27,21 @@ std::optional<std::span<const std::byte>> find_attribute(std::span<const std::by
     attributes = attributes.subspan(step);
   }
   return std::nullopt;
+}
+
+Result<std::span<const std::byte>, int> netlink_payload(std::span<const std::byte> answer) {
+  nlmsghdr header;
+  if (answer.size() < NLMSG_HDRLEN) return refuse(EBADMSG);
+  std::memcpy(&header, answer.data(), sizeof(header));
+  if (header.nlmsg_len < NLMSG_HDRLEN || header.nlmsg_len > answer.size()) return refuse(EBADMSG);
+  const auto payload = answer.subspan(NLMSG_HDRLEN, header.nlmsg_len - NLMSG_HDRLEN);
+  if (header.nlmsg_type != NLMSG_ERROR) return payload;
+
+  nlmsgerr error;
+  if (payload.size() < sizeof(error)) return refuse(EBADMSG);
+  std::memcpy(&error, payload.data(), sizeof(error));
+  const bool is_negated = error.error < 0 && error.error >= -kErrnoMax;
+  return refuse(is_negated ? -error.error : EBADMSG);
 }
 
 Result<NetlinkSocket, int> NetlinkSocket::open() {
@@ -42,18 +62,8 @@ Result<std::span<const std::byte>, int> NetlinkSocket::ask(std::span<const std::
   } while (received < 0 && errno == EINTR);
   if (received < 0) return refuse(errno);
 
-  const auto answer = std::span<const std::byte>(answer_).first(static_cast<std::size_t>(received));
-  nlmsghdr header;
-  if (answer.size() < NLMSG_HDRLEN) return refuse(EBADMSG);
-  std::memcpy(&header, answer.data(), sizeof(header));
-  if (header.nlmsg_len < NLMSG_HDRLEN || header.nlmsg_len > answer.size()) return refuse(EBADMSG);
-  const auto payload = answer.subspan(NLMSG_HDRLEN, header.nlmsg_len - NLMSG_HDRLEN);
-  if (header.nlmsg_type != NLMSG_ERROR) return payload;
-
-  nlmsgerr error;
-  if (payload.size() < sizeof(error)) return refuse(EBADMSG);
-  std::memcpy(&error, payload.data(), sizeof(error));
-  return refuse(error.error < 0 ? -error.error : EBADMSG);
+  return netlink_payload(
+      std::span<const std::byte>(answer_).first(static_cast<std::size_t>(received)));
 }
 
 }  // namespace verbena::verbs

@@ -62,6 +62,10 @@ std::optional<T> read_attribute(std::span<const std::byte> attributes, std::uint
   return read;
 }
 
+// The payload of an answer (fixed part and attributes). A refusal is an errno value, the kernel's
+// or EBADMSG.
+Result<std::span<const std::byte>, int> netlink_payload(std::span<const std::byte> answer);
+
 class NetlinkSocket {
  public:
   // A refusal is an errno value.

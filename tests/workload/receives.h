@@ -8,7 +8,7 @@
 #include <map>
 #include <optional>
 
-namespace verbena::fabric {
+namespace verbena::workload {
 
 struct ReceiveSlot {
   std::uint32_t place = 0;
@@ -39,4 +39,4 @@ class Receives {
   std::map<std::uint64_t, ReceiveSlot> waiting_;
 };
 
-}  // namespace verbena::fabric
+}  // namespace verbena::workload

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: MIT
+// A buffer that lies in equal pieces at equal distances: the payloads of packets that follow each
+// other, with heads and checksums between them.
+#pragma once
+
+#include <cstddef>
+
+namespace verbena {
+
+struct Pieces {
+  std::byte* first = nullptr;
+  std::size_t bytes = 0;   // of each
+  std::size_t stride = 0;  // from the beginning of one to that of the next
+  std::size_t count = 1;
+
+  std::size_t total() const { return bytes * count; }
+};
+
+}  // namespace verbena
