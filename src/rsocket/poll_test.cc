@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "rsocket/poll.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
 #include <sys/eventfd.h>
 #include <unistd.h>
@@ -145,7 +146,8 @@ TEST(Select, RefusesADescriptorThatIsNone) {
   const Open idle;
   fd_set readable;
   FD_ZERO(&readable);
-  const int closed = dup(idle.wanted().fd);
+  // Above all others, so that no other thread opens another of that number.
+  const int closed = fcntl(idle.wanted().fd, F_DUPFD_CLOEXEC, 900);
   ::close(closed);
   FD_SET(closed, &readable);
   EXPECT_EQ(select_all(closed + 1, &readable, nullptr, nullptr, Instant::never()), -1);
