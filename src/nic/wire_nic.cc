@@ -81,7 +81,7 @@ class WireNic::Recipient {
 WireNic::WireNic(Nic& nic, Engine& engine)
     : nic_(nic),
       engine_(engine),
-      udp_({.hand_over = this}),
+      udp_({.hand_over = this, .now = clock_now}),
       line_(udp_, nic.sharing().policy().line),
       port_(line_.port()),
       group_(engine.control(), engine.links(), udp_),

@@ -33,6 +33,8 @@ const Family kFamilies[] = {
     {"link-local", ipv6(0xFE, 0x80, 1), ipv6(0xFE, 0x80, 2), 48, true},
 };
 
+Instant no_time() { return {}; }
+
 // A sender on the first host, a receiver on the second.
 struct Pair {
   explicit Pair(int mtu, std::uint32_t senders_max = 256) : hosts(mtu), senders(senders_max) {
@@ -40,7 +42,7 @@ struct Pair {
     group = make_group(kRocePort, 2);
     steering.set_positions(std::array{kFive, kSix});
     EXPECT_TRUE(attach_steering(group[0].get(), steering.program(0)).has_value());
-    there = std::make_unique<UdpPort>(UdpOptions{.hand_over = &basket});
+    there = std::make_unique<UdpPort>(UdpOptions{.hand_over = &basket, .now = no_time});
     there->set_steering(steering);
     hosts.enter(0);
     here = std::make_unique<UdpPort>(UdpOptions{.senders_max = senders});
@@ -147,7 +149,7 @@ Mixed send_mixed(std::uint32_t senders_max) {
     std::printf("SKIP merging of packets sent one by one: no sysfs of the namespace\n");
   }
   EXPECT_TRUE(pair.there->add_receiver(kFive, std::move(pair.group[0])));
-  UdpPort six({.hand_over = &pair.basket});
+  UdpPort six({.hand_over = &pair.basket, .now = no_time});
   EXPECT_TRUE(six.add_receiver(kSix, std::move(pair.group[1])));
   six.set_steering(pair.steering);
   pair.hosts.enter(0);

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <mutex>
 
+#include "base/assert.h"
 #include "base/log.h"
 #include "host/raw_calls.h"
 #include "port/udp_message.h"
@@ -42,6 +43,7 @@ UdpPort::UdpPort(UdpOptions options)
     : options_(options),
       offload_(options.offload && can_send_trains()),
       senders_(options.senders_max, options.send_buffer) {
+  VERBENA_ASSERT(!options.hand_over || options.now);
   receivers_.reserve(options.receivers_max);
   descriptors_.reserve(options.receivers_max);
 }
@@ -205,7 +207,7 @@ void UdpPort::send_singly(const Train& train, const Sender& by) {
 
 // ---------------------------------------------------------------------------------- receiving
 
-std::size_t UdpPort::receive(std::span<Received> into, Instant now) {
+std::size_t UdpPort::receive(std::span<Received> into, Instant /*now*/) {
   std::size_t given = 0;
   std::size_t bytes = 0;
   for (std::size_t n = 0; n < receivers_.size() && given < into.size(); ++n) {
@@ -213,7 +215,7 @@ std::size_t UdpPort::receive(std::span<Received> into, Instant now) {
     const auto room = into.subspan(given);
     const std::size_t taken = receiver.take(room, counters_);
     for (std::size_t i = 0; i < taken; ++i) {
-      if (!is_ours(room[i], now)) continue;
+      if (!is_ours(room[i])) continue;
       bytes += room[i].payload.size();
       if (&into[given] != &room[i]) into[given] = room[i];
       ++given;
@@ -227,7 +229,7 @@ std::size_t UdpPort::receive(std::span<Received> into, Instant now) {
 }
 
 // What is another's is passed on. Queue pair numbers with a slot of ours need no table.
-bool UdpPort::is_ours(const Received& packet, Instant now) {
+bool UdpPort::is_ours(const Received& packet) {
   if (const auto slot = plain_slot(packet.payload); slot && slots_.has(*slot)) [[likely]]
     return true;
   Steering::Owner owner;
@@ -237,7 +239,7 @@ bool UdpPort::is_ours(const Received& packet, Instant now) {
   }
   if (owner.whose == Steering::Whose::kEverybody) return true;
   if (owner.whose == Steering::Whose::kOneOfAll) {
-    pass_to_all(packet, now);
+    pass_to_all(packet);
     return true;
   }
   if (owner.whose == Steering::Whose::kSlot && slots_.has(owner.slot)) return true;
@@ -246,8 +248,11 @@ bool UdpPort::is_ours(const Received& packet, Instant now) {
 }
 
 // Whoever is not meant knows nothing of it and drops it.
-void UdpPort::pass_to_all(const Received& packet, Instant now) {
-  if (!options_.hand_over || passed_to_all_ - now > kBurstOfAll) return;
+void UdpPort::pass_to_all(const Received& packet) {
+  if (!options_.hand_over) return;
+  // Whoever calls receive() has no time to tell, where no line needs it.
+  const Instant now = options_.now();
+  if (passed_to_all_ - now > kBurstOfAll) return counters_.add(Count::kDroppedForeign);
   passed_to_all_ = std::max(passed_to_all_, now) + kPauseBetweenAll;
   std::vector<SlotNumber> others;
   {

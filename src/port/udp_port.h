@@ -35,6 +35,7 @@ namespace verbena::port {
 struct UdpOptions {
   std::uint16_t port = kRocePort;
   HandOver* hand_over = nullptr;  // none: packets for others are dropped; must outlive the port
+  Instant (*now)() = nullptr;     // the clock, where there is a hand_over
   bool offload = true;            // GSO; GRO is chosen when the socket is made
   std::uint32_t send_buffer = 4 << 20;
   std::uint32_t senders_max = 256;   // beyond it destination slots share sockets; at most 1024
@@ -78,9 +79,9 @@ class UdpPort final : public Port {
   std::size_t send_together(std::span<const Train> run, const Sender& by);
   bool give_up(const Train& train, const Sender& by, int error);
   void send_singly(const Train& train, const Sender& by);
-  bool is_ours(const Received& packet, Instant now);
+  bool is_ours(const Received& packet);
   void pass_on(const Received& packet, const Steering::Owner& owner);
-  void pass_to_all(const Received& packet, Instant now);
+  void pass_to_all(const Received& packet);
   void refresh_receivers();
 
   const UdpOptions options_;

@@ -249,8 +249,10 @@ class TwoSlotsTest : public ::testing::Test {
   Basket basket;
   Steering steering;
   std::vector<UniqueFd> group;
-  UdpPort five{{.port = number, .hand_over = &basket}};
-  UdpPort six{{.port = number, .hand_over = &basket}};
+  static inline Instant time;
+  static Instant clock() { return time; }
+  UdpPort five{{.port = number, .hand_over = &basket, .now = clock}};
+  UdpPort six{{.port = number, .hand_over = &basket, .now = clock}};
 };
 
 TEST_F(TwoSlotsTest, TheKernelSteersByTheSlot) {
@@ -328,6 +330,16 @@ TEST_F(TwoSlotsTest, WhatIsOneOfAllsComesToAll) {
   EXPECT_GE(basket.packets[kSix].size(), 1000u);
   EXPECT_LT(basket.packets[kSix].size(), 1010u);
   EXPECT_EQ(basket.packets[kSix][0].bytes, rejection);
+  EXPECT_EQ(five.counters()[Count::kDroppedForeign], kMany - basket.packets[kSix].size());
+  // A second later there is room for as many again.
+  time = time + Duration::seconds(1);
+  basket.packets[kSix].clear();
+  for (std::size_t i = 0; i < kMany; ++i) {
+    ASSERT_EQ(six.send({&train, 1}, {}), 1u);
+    drain(five, 1);
+  }
+  EXPECT_GE(basket.packets[kSix].size(), 990u);
+  EXPECT_LT(basket.packets[kSix].size(), 1010u);
   EXPECT_TRUE(basket.packets[kFive].empty());
 }
 
