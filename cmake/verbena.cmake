@@ -3,7 +3,7 @@
 #
 #   verbena_layer(NAME base DEPENDS ... [LIBRARIES ...] [EXCLUDE ...]
 #                 [TEST_DEPENDS ...] [TEST_LIBRARIES ...] [FUZZ_LIBRARIES ...] [LABELS unit]
-#                 [TIMEOUT 120])
+#                 [TIMEOUT 600])
 #     A folder of src/. Makes the static library verbena_<name> of its *.cc, and the test
 #     <name>_test of its *_test.cc. DEPENDS names other folders and is held against
 #     cmake/layers.txt. Left out of the library: main.cc, *_test.cc, *_fuzz.cc, and what EXCLUDE
@@ -94,7 +94,7 @@ function(verbena_set_test_properties name labels timeout)
     set(labels unit)
   endif()
   if(NOT timeout)
-    set(timeout 120)
+    set(timeout 600)
   endif()
   set_tests_properties(${name} PROPERTIES
     LABELS "${labels}" TIMEOUT ${timeout} SKIP_RETURN_CODE 77

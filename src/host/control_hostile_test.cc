@@ -58,7 +58,7 @@ class ControlHostile : public ::testing::Test {
 
   Node node{[] {
     ControlOptions options = test_options();
-    options.patience = Duration::milliseconds(300);
+    options.patience = Duration::seconds(2);
     return options;
   }()};
   SharedMemory::Created page = std::move(*SharedMemory::create(sizeof(ProcessPage)));

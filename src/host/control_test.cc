@@ -211,7 +211,7 @@ TEST(Control, LinksEverybodyWithEverybody) {
 
 TEST(Control, KeepsToItsLimitOfPeers) {
   ControlOptions options = test_options();
-  options.patience = Duration::milliseconds(300);
+  options.patience = Duration::seconds(3);
   options.peers_max = 2;
   Node small(options), a(options), b(options), c(options);
   EXPECT_TRUE(a.reach(small.control->first_slot()));

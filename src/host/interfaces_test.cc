@@ -144,11 +144,12 @@ TEST(Interfaces, KnowAllAboutThem) {
     need_pair();
     ip("link set first address 02:11:22:33:44:55 mtu 4200");
     ip("addr add 2001:db8::5/64 dev first nodad");
-    ip("addr add 2001:db8::6/64 dev second");  // not usable until nobody objects
     ip("addr add 10.9.1.1/24 dev first");
     ip("addr add 10.9.1.2/24 dev first");
     ip("addr add fe80::11:22ff:fe33:4455/64 dev first nodad");
     ip("route add default dev first");
+    std::ofstream("/proc/sys/net/ipv6/conf/second/dad_transmits") << 100;
+    ip("addr add 2001:db8::6/64 dev second");  // not usable until nobody objects
     const auto all = all_interfaces();
     const Interface& one = named(all, "first");
     EXPECT_TRUE(named(all, "second").addresses.empty());

@@ -15,6 +15,7 @@
 #include <cstdio>
 #include <cstring>
 #include <functional>
+#include <string>
 #include <thread>
 #include <vector>
 
@@ -172,6 +173,27 @@ TEST(AdoptionAndUserfaultfd, MemoryThatTheProgramTracksItself) {
   EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
 }
 
+// A joined thread counts a moment longer.
+class Thread {
+ public:
+  template <class Body>
+  explicit Thread(Body body)
+      : thread_([this, body] {
+          id_ = gettid();
+          body();
+        }) {}
+  void join() {
+    thread_.join();
+    const std::string entry = "/proc/self/task/" + std::to_string(id_);
+    for (int i = 0; i < 20'000 && access(entry.c_str(), F_OK) == 0; ++i)
+      usleep(1000);
+  }
+
+ private:
+  std::atomic<pid_t> id_ = 0;
+  std::thread thread_;
+};
+
 class AdoptionAlone : public testing::TestWithParam<Means> {};
 INSTANTIATE_TEST_SUITE_P(Means, AdoptionAlone,
                          testing::Values(Means::kProgramsOnly, Means::kNoMove, Means::kNoUserfault),
@@ -179,7 +201,7 @@ INSTANTIATE_TEST_SUITE_P(Means, AdoptionAlone,
 
 TEST_P(AdoptionAlone, RefusesWhereOtherThreadsRun) {
   AdoptionOptions options = with(GetParam());
-  std::thread([] {}).join();  // with the first one a sanitizer starts its own
+  Thread([] {}).join();  // with the first one a sanitizer starts its own
   const auto figures = ProcessStatus().read();
   ASSERT_TRUE(figures);
   options.quiet_threads = static_cast<std::uint32_t>(figures->threads);
@@ -188,7 +210,7 @@ TEST_P(AdoptionAlone, RefusesWhereOtherThreadsRun) {
   const TestPages pages(8);
   fill_pattern(pages.begin(), pages.size());
   std::atomic<bool> is_over = false;
-  std::thread other([&] { is_over.wait(false); });
+  Thread other([&] { is_over.wait(false); });
   const auto refused = adoption.adopt(pages.begin(), pages.size(), true);
   is_over = true;
   is_over.notify_all();
@@ -199,7 +221,7 @@ TEST_P(AdoptionAlone, RefusesWhereOtherThreadsRun) {
   ASSERT_TRUE(adopted) << to_string(adopted.error());
   // Nor does it take back.
   is_over = false;
-  std::thread late([&] { is_over.wait(false); });
+  Thread late([&] { is_over.wait(false); });
   adoption.release(adopted->id);
   EXPECT_TRUE(is_shared(pages.begin()));
   EXPECT_EQ(adoption.counters().kept, 1u);

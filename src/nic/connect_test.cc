@@ -46,6 +46,7 @@ TEST_F(Connecting, APeerThatIsDestroyedAtOnceIsRetryExceeded) {
     Node a(world, qp::QpType::kRc, nullptr, 4096);
     {
       Node b(world, qp::QpType::kRc, nullptr, 4096);
+      a.timeout = 10;
       a.ready(b.number());
       if (round % 2) std::this_thread::sleep_for(std::chrono::microseconds(200));
       b.ready(a.number());
@@ -60,6 +61,7 @@ TEST_F(Connecting, APeerThatStartsOverAtOnceHasAnAnswer) {
   for (int round = 0; round < 100; ++round) {
     Node a(world, qp::QpType::kRc, nullptr, 4096);
     Node b(world, qp::QpType::kRc, nullptr, 4096);
+    a.timeout = b.timeout = 10;
     a.ready(b.number());
     b.ready(a.number());
     if (round % 2) std::this_thread::sleep_for(std::chrono::microseconds(round * 4));

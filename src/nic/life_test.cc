@@ -66,6 +66,7 @@ TEST_P(Life, StartsOverAtRandomAndIsConnectedInTheEnd) {
   Node b(world, qp::QpType::kRc, nullptr, 65536);
   for (std::uint64_t round = 0; round < 10; ++round) {
     SeededRandom random_a(seed + 2 * round), random_b(seed + 2 * round + 1);
+    a.timeout = b.timeout = 10;  // requests to who is not there end soon
     std::thread other([&] { misbehave(b, a, random_b, 30); });
     misbehave(a, b, random_a, 30);
     other.join();
@@ -73,6 +74,7 @@ TEST_P(Life, StartsOverAtRandomAndIsConnectedInTheEnd) {
       static_cast<void>(node->move(qp::QpState::kReset));
     for (Node* node : {&a, &b})
       drop_completions(*node);
+    a.timeout = b.timeout = 15;
     a.ready(b.number());
     b.ready(a.number());
     ASSERT_TRUE(a.post(SendOpcode::kWrite, b, 0, 30'000));

@@ -119,7 +119,10 @@ TEST(Impaired, ReorderedPacketsAreOvertaken) {
     highest = std::max(highest, number);
   }
   expect_share(late, 20'000, 10'000);
-  EXPECT_EQ(late, line.impaired.counters()[Count::kReordered]);
+  // Nothing comes behind the last ones that could overtake them.
+  const std::size_t delayed = line.impaired.counters()[Count::kReordered];
+  EXPECT_LE(late, delayed);
+  EXPECT_GE(late + 5, delayed);
 }
 
 TEST(Impaired, DelayAndJitterKeepTheOrder) {

@@ -39,7 +39,7 @@ constexpr std::size_t kNotAdopted = std::size_t{64} << 20;
 // More queue pairs than one slot takes, though fewer than a device has.
 constexpr std::uint32_t kFirstSlot = 12'500;
 // A second of patience, twice where memory is adopted, and a busy machine.
-constexpr double kBound = 8;
+constexpr double kBound = 30;
 
 // Holds the first thread of a process at its next process_vm_writev, before the kernel looks at
 // anything.

@@ -96,7 +96,7 @@ def litmus(report, program):
         return told
 
     def can_fail():
-        for _ in range(5):
+        for _ in range(20):
             count, told = violations([program], ROUNDS_WITHOUT_FENCE, "no-fence")
             if count:
                 return told

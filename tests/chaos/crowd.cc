@@ -42,7 +42,7 @@ constexpr std::uint32_t kReceives = 48;  // of the queue pair
 constexpr std::uint32_t kRoom = 2048;
 constexpr std::uint32_t kPlaces = 4;  // of a lane, at the peer
 constexpr std::uint64_t kReceive = std::uint64_t{1} << 63;
-constexpr auto kPatience = std::chrono::seconds(60);
+constexpr auto kPatience = std::chrono::seconds(60);  // while nothing moves
 
 [[noreturn]] void fail(const std::string& what) {
   std::printf("FAIL crowd: %s\n", what.c_str());
@@ -141,6 +141,7 @@ class End {
   void take_send(const ibv_wc& completion);
   void take_receive(const ibv_wc& completion);
   bool is_done() const;
+  std::uint64_t progress() const;
   void look_at_window();
   void flush();
 
@@ -384,6 +385,14 @@ bool End::is_done() const {
          });
 }
 
+// Grows with whatever completes.
+std::uint64_t End::progress() const {
+  std::uint64_t count = messages_ + flushed_;
+  for (const auto& lane : ours_)
+    count += lane->completed;
+  return count;
+}
+
 void End::work(unsigned number) {
   Lane& lane = *ours_[number];
   for (unsigned turn = 0; !is_over_; ++turn) {
@@ -436,9 +445,14 @@ void End::run() {
   std::vector<std::thread> threads;
   for (unsigned i = 0; i < kLanes; ++i)
     threads.emplace_back([this, i] { work(i); });
-  const auto wait_until = [](auto condition, const char* what) {
-    const auto deadline = std::chrono::steady_clock::now() + kPatience;
+  const auto wait_until = [this](auto condition, const char* what) {
+    auto deadline = std::chrono::steady_clock::now() + kPatience;
+    std::uint64_t last = 0;
     while (!condition()) {
+      if (const std::uint64_t moved = progress(); moved != last) {
+        last = moved;
+        deadline = std::chrono::steady_clock::now() + kPatience;
+      }
       if (std::chrono::steady_clock::now() > deadline) fail(std::string(what) + " hangs");
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }

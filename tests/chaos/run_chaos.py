@@ -136,9 +136,9 @@ class Chaos:
             + ["handle_abort=0", "die_after_fork=0"]
         )
         # A peer that is not connected yet counts as silence (docs/decisions/0003), which is borne
-        # for eight tries, and on a wire so does one that does not run: 4 s, 8 or 17.
+        # for eight tries, and on a wire so does one that does not run: 8 s, or 17.
         self.waits_for_both = options.starved or self.is_wire
-        usual = (19 if options.starved else 18) if self.is_wire else 17
+        usual = 19 if options.starved and self.is_wire else 18
         self.timeout = options.timeout or usual
         self.workers = {}  # by descriptor
         self.by_pid = {}

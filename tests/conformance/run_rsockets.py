@@ -203,6 +203,9 @@ def run_servers(variables, kind, clients):
 
 def run_forking_stream(variables, words):
     variables = {**preloaded(variables), **FORK_SAFE}
+    # The children of the server before hold its port a moment longer.
+    library.wait_for(
+        lambda: not is_served("tcp", PORT) and not library.is_listened_to(PORT), SECONDS)
     server = library.Program([*words.split(), "-b", HOST], variables)
     client = None
     try:

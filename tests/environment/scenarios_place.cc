@@ -376,7 +376,8 @@ ibv_wc_status try_write(Node& node, Wire& wire) {
   ibv_mr* mr = node.reg(memory, 4096);
   Address peer;
   QpOptions options;
-  options.timeout = 10;
+  // A peer that is not connected yet counts as silence.
+  options.timeout = 17;
   options.retries = 2;
   ibv_qp* qp =
       node.meet(wire, {0, mr->rkey, reinterpret_cast<std::uint64_t>(memory), {}}, peer, options);

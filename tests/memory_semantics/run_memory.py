@@ -76,7 +76,7 @@ KNOWN_LIMITS = {
         "nobody sees MADV_DONTNEED by a system call past libc: adopted memory keeps its bytes",
     ),
 }
-ATTEMPTS = 3
+ATTEMPTS = 12
 # Mistakes of careless.cc, and who must notice them.
 NOTICED = {
     "keep": """ranges mremap-after mremap-registered unmapped neighbours fork-writes

@@ -206,7 +206,7 @@ void sleep_across(Peer& peer, std::byte* memory, int flag, bool is_leaving) {
   ibv_mr* mr = is_leaving ? peer.reg(memory, 4 * kPage) : nullptr;
   std::atomic<int> state{0};
   std::thread sleeper([&] {
-    const timespec limit{5, 0};
+    const timespec limit{60, 0};
     state = 1;
     // A sleeper goes on sleeping when it wakes for nothing, as all users of futexes do.
     while (*word == 0) {

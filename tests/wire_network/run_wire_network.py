@@ -244,7 +244,7 @@ def over_a_bad_line(report, variables):
             command = with_gid(words, GIDS["IPv4"])
             report.case(
                 f"1 % loss: {' '.join(words)}",
-                lambda c=command: hosts.run_pair(c, variables) and None,
+                lambda c=command: run_over(lambda: hosts.run_pair(c, variables), c),
             )
     finally:
         hosts.close()
@@ -270,7 +270,8 @@ def with_faults(report, program, variables):
                 gid = "1" if words[0] == "ib_send_bw" else "0"
                 command = with_gid([*words, "-d", "vrb_lo", "-p", "{port}"], gid)
                 report.case(f"faults, {direction}, {agree}: {' '.join(words)}",
-                            lambda c=command, v=bad: run_over(c, v))
+                            lambda c=command, v=bad: run_over(
+                                lambda: library.run_pair(c, v, SECONDS), c))
     slow = {**variables, "VERBENA_FAULT": "delay=1ms,jitter=500us,rate=200Mbit"}
     command = ["ibv_rc_pingpong", "-c", "-n", "50", "-g", "0", "-d", "vrb_lo", "-p", "{port}"]
     report.case("a slow line", lambda: check_slow(library.run_pair(command, slow, SECONDS)[0]))
@@ -279,13 +280,13 @@ def with_faults(report, program, variables):
     report.case("a recording", lambda: record({**variables, "VERBENA_FAULT": ours_in}))
 
 
-def run_over(command, variables):
+def run_over(run_both, command):
     """On a line that loses, the answer to a program's very last message may be lost when its peer,
     which has all that it wants, is gone: nothing helps against that, so there is another try.
     """
     for lost in range(4):
         try:
-            library.run_pair(command, variables, SECONDS)
+            run_both()
             return f"the last answer was lost {lost} times" if lost else None
         except library.Failure as failure:
             told = str(failure)
@@ -317,7 +318,8 @@ def record(variables):
         pattern = f"{folder}/%p.pcapng"
         command = ["ibv_rc_pingpong", "-c", "-s", "20001", "-n", "100", "-g", "0"]
         command += ["-d", "vrb_lo", "-p", "{port}"]
-        run_over(command, {**variables, "VERBENA_CAPTURE": pattern})
+        captured = {**variables, "VERBENA_CAPTURE": pattern}
+        run_over(lambda: library.run_pair(command, captured, SECONDS), command)
         paths = sorted(pathlib.Path(folder).glob("*.pcapng"))
         if len(paths) < 2:
             raise library.Failure(f"{len(paths)} recordings")
