@@ -79,6 +79,8 @@ class Doorbell {
   }
   // Wakes the owner whatever the state says.
   void wake();
+  // Ends a sleep, or a nap of an owner whose pollers may have left; not the nap of one that naps
+  // on.
   void nudge() {
     if (page_.sleep_state.load(std::memory_order_relaxed) != kNappingOn) wake();
   }
@@ -119,9 +121,10 @@ class Doorbell {
   }
   // May also return for no reason. Without a timeout it sleeps until woken.
   void sleep(std::optional<Duration> timeout);
+  // What sleep_state is while it naps. kOn: nobody nudges.
+  enum class NapKind : std::uint32_t { kUsual = 2, kOn = 3 };
   // With a full fence, so that whoever stores something and then finds is_napping() false is seen
   // by a look in between.
-  enum class NapKind : std::uint32_t { kUsual = 2, kOn = 3 };
   void prepare_nap(NapKind how) {
     page_.sleep_state.exchange(static_cast<std::uint32_t>(how), std::memory_order_seq_cst);
   }

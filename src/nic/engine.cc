@@ -202,14 +202,14 @@ void Engine::expect_no_polls() {
   if (RawNic* const packets = raw()) packets->watcher_nap().end_if_napping();
 }
 
-// Timers are the pollers' as well (poll_wire()), where there may be many: a queue pair on the wire
-// moves its own with every message.
 // False: it was ended by a peer that has waited for long, and a poller is at work: there is nothing
 // to do but to take the core away from it.
 bool Engine::nap_while_leased() {
   using Kind = host::Doorbell::NapKind;
   const Kind how = std::exchange(naps_on_, false) ? Kind::kOn : Kind::kUsual;
   Duration until = how == Kind::kOn ? kLeaseCheckMin : lease_check_;
+  // Timers are the pollers' as well (poll_wire()), where there may be many: a queue pair on the
+  // wire moves its own with every message.
   const Instant deadline = wire() ? moderations_.earliest() : next_alarm();
   if (deadline != Instant::never()) {
     const Instant now = clock_now();
