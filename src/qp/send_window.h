@@ -58,7 +58,9 @@ class SendWindow {
     queues::CompletionQueue* completions = nullptr;
     memory::RegionTable* regions = nullptr;
     Owner* owner = nullptr;
-    std::uint32_t in_flight_max = 128;  // operations fetched and not answered
+    // Operations fetched and not answered, where the queue is so deep. With more posted than that,
+    // none is sent as it is posted.
+    std::uint32_t in_flight_max = 1024;
     std::uint32_t datagram_max = 4096;  // the path MTU of datagrams: that of the port; raw packets:
                                         // the longest frame, with its header
   };
