@@ -59,9 +59,9 @@ class LentSmall : public ::testing::Test {
     requests.publish(1, static_cast<std::uint8_t>(RequestKind::kSend),
                      kFirst | kLast | kNamesSource | kLent);
   }
-  bool take() {
+  bool take(std::uint32_t most = 1) {
     const std::lock_guard section(end.pair.lock());
-    return end.carrier.take_small(end.pair.responder(), end.pair.window(), 1, now);
+    return end.carrier.take_small(end.pair.responder(), end.pair.window(), most, now);
   }
   void turn() {
     const std::lock_guard section(end.pair.lock());
@@ -141,6 +141,24 @@ TEST_F(LentSmall, OutsideOfTheRegionNothingIsTaken) {
   EXPECT_TRUE(end.poll().empty());
 }
 
+// Who lent the first one may have its memory back before all of them are copied.
+TEST_F(LentSmall, ALenderIsToldBeforeManyHaveBeenCopied) {
+  constexpr std::uint32_t kMessages = 10;
+  constexpr std::uint32_t kAtOnce = RingResponder::kAcknowledgedAtOnce / kLentSmallMax;
+  static_assert(kAtOnce < kMessages / 2);
+  for (std::uint32_t i = 0; i < kMessages; ++i) {
+    receive();
+    send(0, kLentSmallMax);
+  }
+  const std::uint32_t before = requests_shared.header().executed;
+  for (const std::uint32_t expected : {kAtOnce, 2 * kAtOnce, kMessages}) {
+    ASSERT_TRUE(take(64));
+    EXPECT_EQ(requests_shared.header().executed - before, expected);
+  }
+  EXPECT_FALSE(take(64));
+  EXPECT_EQ(end.poll().size(), std::size_t{kMessages});
+}
+
 // A lender that takes its memory back and uses it for something else, at any moment: what is
 // received is what was lent.
 TEST_F(LentSmall, NothingIsReceivedOfMemoryThatWasTakenBack) {
@@ -162,11 +180,13 @@ TEST_F(LentSmall, NothingIsReceivedOfMemoryThatWasTakenBack) {
     }
   });
   int received = 0;
+  int taken = 0;
   int refused = 0;
   receive();
   while (takings < 300 || received < 300) {
     send(0, kLength);
     const bool was_taken = take();
+    taken += was_taken;
     if (!was_taken) turn();
     const auto done = end.poll();
     if (done.empty()) {
@@ -181,7 +201,9 @@ TEST_F(LentSmall, NothingIsReceivedOfMemoryThatWasTakenBack) {
   }
   is_over = true;
   owner.join();
-  std::printf("received %d, refused %d, taken back %u times\n", received, refused, takings.load());
+  EXPECT_GT(taken, 0) << "all went the general way";
+  std::printf("received %d, %d of them by the short way, refused %d, taken back %u times\n",
+              received, taken, refused, takings.load());
 }
 
 }  // namespace

@@ -175,12 +175,15 @@ bool RingCarrier::serve(qp::Responder& responder, qp::Budget& budget, const Now&
 bool RingCarrier::take_small(qp::Responder& responder, qp::SendWindow& window, std::uint32_t most,
                              const Now& now) {
   std::uint32_t taken = 0;
+  std::size_t bytes = 0;
   bool is_said = false;
-  for (; taken != most; ++taken) {
+  for (; taken != most && bytes < RingResponder::kAcknowledgedAtOnce; ++taken) {
     const auto said = responder_.next_small();
     if (!said || !requester_.take_acknowledgement(*said, window, now)) break;
     is_said = said->conduit != 0;
-    if (!responder_.take_small(responder)) break;
+    const auto length = responder_.take_small(responder);
+    if (!length) break;
+    bytes += *length;
   }
   if (taken == 0) return false;
   responder_.small_were_taken();

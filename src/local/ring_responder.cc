@@ -9,13 +9,6 @@
 #include "local/ring_request.h"
 
 namespace verbena::local {
-namespace {
-
-// To copy so much takes much longer than to tell of it: who waits learns at once, not when all that
-// came behind is done too.
-constexpr std::size_t kAcknowledgedAtOnce = 64 * 1024;
-
-}  // namespace
 
 void RingResponder::offer(Conduit conduit) {
   conduit_ = std::move(conduit);
@@ -100,9 +93,9 @@ void RingResponder::small_were_taken() {
   if (requests_.give_back_in_quarters()) raise(signal_, Signal::kRoom);
 }
 
-bool RingResponder::take_small(qp::Responder& responder) {
+std::optional<std::uint32_t> RingResponder::take_small(qp::Responder& responder) {
   const std::byte* const front = requests_.front();
-  if (!front) return false;
+  if (!front) return std::nullopt;
   // Whoever wrote this may write on: each word is read once.
   const auto read = [front](std::size_t offset) {
     std::uint32_t word = 0;
@@ -124,7 +117,7 @@ bool RingResponder::take_small(qp::Responder& responder) {
                         read(offsetof(RequestRecord, offset)) == 0 &&
                         requests_.is_within_lap(units);
   // What names its source and is not lent wants to be lent the next time.
-  if (!is_small || (named != 0 && named != kNamed)) return false;
+  if (!is_small || (named != 0 && named != kNamed)) return std::nullopt;
   qp::Arrived arrived;
   arrived.has_immediate = head >> 24 & kWithImmediate;
   arrived.is_solicited = head >> 24 & kSolicitedEvent;
@@ -138,18 +131,18 @@ bool RingResponder::take_small(qp::Responder& responder) {
   } else {
     done = receive_lent(front, length, arrived, responder);
   }
-  if (done == qp::Responder::Small::kNo) return false;
+  if (done == qp::Responder::Small::kNo) return std::nullopt;
   requests_.consume(units);
   if (done == qp::Responder::Small::kDone) {
     executed_ = index + 1;
-    return true;
+    return length;
   }
   // serve() tells the peer.
   is_plain_ = false;
-  if (type_ == qp::QpType::kUc) return true;
+  if (type_ == qp::QpType::kUc) return length;
   refused_ = Refused{index, qp::Answer::kOperation, responder.rnr_timer()};
   drop_epoch_ = read(offsetof(RequestRecord, epoch));
-  return true;
+  return length;
 }
 
 qp::Responder::Small RingResponder::receive_lent(const std::byte* front, std::uint32_t length,
@@ -157,6 +150,7 @@ qp::Responder::Small RingResponder::receive_lent(const std::byte* front, std::ui
                                                  qp::Responder& responder) const {
   Source source;
   std::memcpy(&source, front + offsetof(RequestRecord, source), sizeof source);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
   const auto region = peer_ && length != 0 ? peer_->find({source.key}) : std::nullopt;
   const auto lent = region ? lent_in(*region, source.address, length) : std::nullopt;
   if (!lent) return qp::Responder::Small::kNo;

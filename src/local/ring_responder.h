@@ -35,12 +35,15 @@ class RingResponder {
   // Executes and acknowledges. True when there is more to do that needs no answer from the
   // requester.
   bool serve(qp::Responder& responder, qp::Budget& budget);
+  // To copy so much takes much longer than to tell of it: who waits learns at once, not when all
+  // that came behind is done too.
+  static constexpr std::size_t kAcknowledgedAtOnce = 64 * 1024;
   // The short way of what comes most: a SEND in one piece, of a few pages, while
   // nothing else is under way. What the next request says has been executed where it may be one;
-  // that is to be told of first. Then it is taken; false: serve() has to look. And after the last
-  // of several the peer is told.
+  // that is to be told of first. Then it is taken, so many bytes; none: serve() has to look. And
+  // after the last of several the peer is told.
   std::optional<Acknowledged> next_small() const;
-  bool take_small(qp::Responder& responder);
+  std::optional<std::uint32_t> take_small(qp::Responder& responder);
   void small_were_taken();
   // How much was executed, for a record that says so.
   Acknowledged acknowledged() const {
