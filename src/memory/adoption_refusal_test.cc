@@ -275,11 +275,18 @@ class AdoptionAndRings : public testing::Test {
       GTEST_SKIP() << "SKIP adoption under use: " << why;
     }
   }
-  static AdoptionOptions minding_pins_only() {
+  AdoptionOptions minding_pins_only() {
     AdoptionOptions options = with(Means::kEverything);
     options.minds_rings = false;
+    options.events = &moves;
     return options;
   }
+  struct Moves final : AdoptionEvents {
+    bool moving(const std::byte*, std::size_t, bool) override { return ++count != 0; }
+    void moved(const std::byte*, std::size_t) override {}
+    int count = 0;
+  };
+  Moves moves;
   Ring ring;
   Adoption adoption{minding_pins_only()};
 };
@@ -322,7 +329,9 @@ TEST_F(AdoptionAndRings, PinnedWhileAdoptedItComesBackLater) {
   EXPECT_EQ(adoption.counters().kept, 1u);
   ASSERT_TRUE(ring.read_zeroes(pages.begin() + 3 * kPage, kPage));
   EXPECT_EQ(pages.begin()[3 * kPage + 5], std::byte{0});
+  const int moved = moves.count;
   EXPECT_EQ(adoption.expel(), pages.size()) << "it cannot be moved away";
+  EXPECT_EQ(moves.count, moved) << "peers lost sight of it for nothing";
   // Pinned memory elsewhere does not matter.
   const TestPages other(16);
   other.fill(1);

@@ -321,10 +321,13 @@ void AdoptionTable::settle(AdoptedRange& range) {
 // False: it is kept.
 bool AdoptionTable::take_back(AdoptedRange& range) {
   const PageRun pages{.begin = range.begin, .length = range.length};
-  bool done = begin_move(pages, mover_.can_hold_writers());
+  const auto may_be_held = [&] { return license_.may_be_held(pages, mover_.can_move_under_use()); };
+  // What was kept is mostly held yet: found out before peers lose sight of it for nothing.
+  bool done = !(range.state == RangeState::kKept && may_be_held()) &&
+              begin_move(pages, mover_.can_hold_writers());
   if (done) {
-    done = !license_.may_be_held(pages, mover_.can_move_under_use()) &&
-           !stays_used_by_others(pages, ThreadUse::kSleepsOrReads, quiet_threads_);
+    done =
+        !may_be_held() && !stays_used_by_others(pages, ThreadUse::kSleepsOrReads, quiet_threads_);
     if (done) {
       const std::lock_guard guard(lock_);
       done = mover_.to_private(pages_of(range), license_.map());
