@@ -6,6 +6,7 @@
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -24,6 +25,26 @@ namespace {
 bool is_eventfd(int fd) {
   struct stat status{};
   return fstat(fd, &status) == 0 && (status.st_mode & S_IFMT) == 0;
+}
+
+// With a lock held, and so by syscall(2): in libc's functions a thread of the program may be
+// cancelled, and would keep the lock for ever.
+void count_up(int fd) {
+  if (!is_eventfd(fd)) return;
+  const std::uint64_t one = 1;
+  const int saved = errno;
+  syscall(SYS_write, fd, &one, sizeof one);
+  errno = saved;
+}
+// Does not wait where it is zero already.
+void count_down(int fd) {
+  if (!is_eventfd(fd)) return;
+  std::uint64_t count = 0;
+  const iovec part{&count, sizeof count};
+  const int saved = errno;
+  constexpr long kNoOffset = -1;
+  syscall(SYS_preadv2, fd, &part, 1, kNoOffset, kNoOffset, RWF_NOWAIT);
+  errno = saved;
 }
 
 }  // namespace
@@ -81,7 +102,7 @@ void Channel::retire() {
 }
 
 void Channel::end() {
-  if (is_eventfd(fd)) close(fd);
+  if (is_eventfd(fd)) syscall(SYS_close, fd);
   fd = -1;
   manager.keep_channel(*this);
 }
@@ -90,11 +111,7 @@ void Channel::push(std::unique_ptr<Event> event) {
   const std::lock_guard guard(lock_);
   if (is_gone_) return;
   waiting_.push_back(std::move(event));
-  const std::uint64_t one = 1;
-  const int saved = errno;
-  if (is_eventfd(fd)) [[maybe_unused]]
-    const ssize_t ignored = write(fd, &one, sizeof one);
-  errno = saved;
+  count_up(fd);
 }
 
 // False: there is nothing to take any more.
@@ -163,21 +180,12 @@ std::deque<std::unique_ptr<Event>> Channel::withdraw(
   for (std::unique_ptr<Event>& each : waiting_) {
     const bool goes = which(*each);
     (goes ? taken : left).push_back(std::move(each));
-    if (goes) drop_count();
+    // A descriptor that stays readable without an event would send a program that polls into a read
+    // that blocks.
+    if (goes) count_down(fd);
   }
   waiting_ = std::move(left);
   return taken;
-}
-
-// A descriptor that stays readable without an event would send a program that polls into a read
-// that blocks.
-void Channel::drop_count() {
-  if (!is_eventfd(fd)) return;
-  std::uint64_t count = 0;
-  const iovec part{&count, sizeof count};
-  const int saved = errno;
-  [[maybe_unused]] const ssize_t ignored = preadv2(fd, &part, 1, -1, RWF_NOWAIT);
-  errno = saved;
 }
 
 }  // namespace verbena::rdmacm

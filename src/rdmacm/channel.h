@@ -70,7 +70,6 @@ struct Channel : rdma_event_channel {
   void end();
   int take_nothing();
   int next(std::unique_ptr<Event>& event);
-  void drop_count();
 
   Mutex lock_;
   std::deque<std::unique_ptr<Event>> waiting_;

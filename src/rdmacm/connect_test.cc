@@ -334,6 +334,30 @@ TEST_F(Connections, ChannelsAreDestroyedWhileTheyAreAsked) {
   EXPECT_LT(open_descriptors(), before + 20) << "also those that a thread slept on";
 }
 
+// Whatever they were doing, others go on.
+TEST_F(Connections, ThreadsAreCancelledWhereTheyHoldNoLock) {
+  prepare(loopback());
+  const OwnChannel channel = std::exchange(client_channel, OwnChannel(rdma_create_event_channel()));
+  const OwnId other = make_id(channel.get());
+  const OwnId connecting = std::move(client);
+  const Address to = Id::of(listener.get()).source();
+  rdma_conn_param asks = parameters(0x111);
+  const auto cancelled_in = [](auto call) {
+    std::thread([&] {
+      pthread_cancel(pthread_self());
+      call();
+    }).join();
+  };
+  // Another address than the last one, to which the way is known.
+  const Address elsewhere =
+      Address::of(wire::gid_of(std::array<std::uint8_t, 4>{127, 0, 0, 9}), to.port(), 0);
+  cancelled_in([&] { rdma_resolve_addr(other.get(), nullptr, raw(elsewhere), 1000); });
+  cancelled_in([&] { rdma_connect(connecting.get(), &asks); });
+  cancelled_in([&] { rdma_disconnect(connecting.get()); });
+  cancelled_in([&] { rdma_listen(listener.get(), 0); });
+  client = resolved();
+}
+
 TEST_F(Connections, CapabilitiesTravelBothWays) {
   prepare(loopback());
   ibv_ece ours{.vendor_id = 0x15B3, .options = 5, .comp_mask = 0};

@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "base/not_cancelled.h"
 #include "rdmacm/address.h"
 #include "rdmacm/manager.h"
 
@@ -18,7 +19,7 @@ constexpr std::uint32_t kPort = 1;  // the only one of ours
 }  // namespace
 
 int Devices::open() {
-  const std::lock_guard guard(lock_);
+  const UncancelledGuard guard(lock_);
   if (is_open_) return devices_.empty() ? ENODEV : 0;
   int count = 0;
   ibv_device** const list = ibv_get_device_list(&count);
@@ -70,7 +71,7 @@ const Devices::Known* Devices::look_up(const Gid& address, std::uint32_t interfa
 }
 
 std::optional<LocalPort> Devices::find(const Gid& address, std::uint32_t interface, Instant now) {
-  const std::lock_guard guard(lock_);
+  const UncancelledGuard guard(lock_);
   const bool is_fresh = now < known_until_;
   if (!is_fresh) look(now);
   const Known* found = look_up(address, interface);
@@ -83,20 +84,20 @@ std::optional<LocalPort> Devices::find(const Gid& address, std::uint32_t interfa
 }
 
 void Devices::forget_addresses() {
-  const std::lock_guard guard(lock_);
+  const UncancelledGuard guard(lock_);
   known_until_ = Instant();
   way_.reset();
 }
 
 bool Devices::are_all_loopback() {
-  const std::lock_guard guard(lock_);
+  const UncancelledGuard guard(lock_);
   look(clock_now());
   return std::ranges::all_of(
       known_, [](const Known& each) { return Address::of(each.address, 0, 0).is_loopback(); });
 }
 
 Result<Address, int> Devices::source_towards(const Address& destination, Instant now) {
-  const std::lock_guard guard(lock_);
+  const UncancelledGuard guard(lock_);
   if (way_ && now < way_->until && way_->destination.gid() == destination.gid() &&
       way_->destination.scope() == destination.scope()) {
     return way_->source;
@@ -107,13 +108,13 @@ Result<Address, int> Devices::source_towards(const Address& destination, Instant
 }
 
 ibv_pd* Devices::domain_of(Device& device) {
-  const std::lock_guard guard(lock_);
+  const UncancelledGuard guard(lock_);
   if (!device.domain) device.domain = ibv_alloc_pd(device.context);
   return device.domain;
 }
 
 ibv_xrcd* Devices::xrc_domain_of(Device& device) {
-  const std::lock_guard guard(lock_);
+  const UncancelledGuard guard(lock_);
   if (device.xrc_domain) return device.xrc_domain;
   ibv_xrcd_init_attr wanted{};
   wanted.comp_mask = IBV_XRCD_INIT_ATTR_FD | IBV_XRCD_INIT_ATTR_OFLAGS;

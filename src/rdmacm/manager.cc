@@ -11,6 +11,7 @@
 
 #include "base/futex.h"
 #include "base/log.h"
+#include "base/not_cancelled.h"
 #include "host/interfaces.h"
 #include "host/neighbours.h"
 #include "rdmacm/gsi_table.h"
@@ -98,7 +99,7 @@ Manager* Manager::current() {
 
 int Manager::open() {
   if (is_open_.load(std::memory_order_acquire)) return 0;
-  const std::lock_guard guard(opening_lock_);
+  const UncancelledGuard guard(opening_lock_);
   if (is_open_.load(std::memory_order_relaxed)) return 0;
   std::uint32_t slot = 0;
   changes_.begin(host::all_interfaces());

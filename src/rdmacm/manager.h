@@ -22,6 +22,7 @@
 
 #include "base/contracts.h"
 #include "base/mutex.h"
+#include "base/not_cancelled.h"
 #include "base/random.h"
 #include "base/time.h"
 #include "cm/engine.h"
@@ -125,7 +126,8 @@ class Manager {
   std::atomic<std::uint32_t> leaving_{0};
 };
 
-// The manager's lock, and what follows from what was done under it.
+// The manager's lock, and what follows from what was done under it. The thread is not cancelled
+// meanwhile.
 class Turn {
  public:
   explicit Turn(Manager& manager) : manager_(manager) { manager_.lock_.lock(); }
@@ -139,6 +141,7 @@ class Turn {
   Instant now() const { return now_; }
 
  private:
+  const NotCancelled until_unlocked_;
   Manager& manager_;
   const Instant now_ = clock_now();
 };
