@@ -91,6 +91,8 @@ class SendWindow {
   // The next operation to send, or null: nothing posted, not in a state that sends, a fence, too
   // many READs outstanding, the window is full, or an RNR timer runs. The same one until issued().
   const Operation* next(const Now& now);
+  // What was posted and is not on its way.
+  std::uint32_t waiting() const { return config_.queue->posted() - cursor_; }
   // Binds windows and invalidates, as far as it is their turn: these need no peer. next() does so,
   // too.
   void run_local(const Now& now);

@@ -66,6 +66,8 @@ class Engine : public qp::Carrier {
     std::uint64_t repeated = 0;  // of these, sent before
   };
   virtual Sendings sendings() const { return {}; }
+  // Something that could leave waits for the next answer, which somebody should look for.
+  virtual bool is_holding() const { return false; }
 
   // Nothing of ours ever touches the peer's memory, nor the peer ours.
   bool quiesced() override { return true; }

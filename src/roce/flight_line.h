@@ -36,13 +36,15 @@ struct Flight {
 // Those that are on their way, oldest first. Fixed room.
 class FlightLine {
  public:
-  // As many as a send window lets out, rounded up to a power of two.
+  // Rounded up to a power of two.
   explicit FlightLine(std::uint32_t most);
 
   bool is_empty() const { return head_ == tail_; }
   bool is_full() const { return tail_ - head_ > mask_; }
   const Flight& oldest() const { return at(head_); }
   const Flight& newest() const { return at(tail_ - 1); }
+  const Flight& newest_but_one() const { return at(tail_ - 2); }
+  std::uint32_t size() const { return tail_ - head_; }
   void push(const Flight& flight) { flights_[tail_++ & mask_] = flight; }
   void pop() { ++head_; }
   void clear() { head_ = tail_; }

@@ -35,6 +35,7 @@ class RcEngine final : public Engine {
   bool serve(qp::Responder& responder, qp::Budget& budget, const Now& now) override {
     return responder_.serve(responder, budget, now);
   }
+  bool is_holding() const override { return requester_.is_holding(); }
   std::optional<Instant> next_deadline() const override;
 
   const Requester& requester() const { return requester_; }

@@ -64,6 +64,8 @@ class Requester {
   void collect(qp::SendWindow& window, const Now& now);
   Instant next_deadline() const { return timers_.next(); }  // or never
 
+  // Something that could leave waits for the next answer.
+  bool is_holding() const { return is_holding_; }
   // Whether an answer with this PSN can be one to what is on its way.
   bool expects(Psn psn) const { return psn - finished_ >= 0 && psn - high_ < 0; }
 
@@ -93,6 +95,7 @@ class Requester {
   bool admit(qp::SendWindow& window, const Now& now);
   std::uint32_t room_at(const Flight& flight, Psn psn);
   bool waits_for_train(const Flight& flight, std::uint32_t room) const;
+  bool waits_for_company(const Flight& flight, const qp::SendWindow& window) const;
   bool send(const Step& step, qp::SendWindow& window, qp::Budget& budget, const Now& now);
   bool send_run(const Step& step, qp::SendWindow& window, qp::Budget& budget, const Now& now);
   std::uint32_t run_of(const Flight& flight, const Step& step, const qp::Budget& budget) const;
@@ -143,6 +146,10 @@ class Requester {
   Agreement& agreement_;
   InFlight most_;
   std::uint32_t train_left_ = 0;  // packets that leave with the last one, if there are as many
+  bool has_left_ = false;         // something new, in this turn
+  bool could_not_leave_ = false;  // what was to be next, in the last turn
+  bool has_heard_ = false;        // an answer, since the last turn
+  bool is_holding_ = false;       // what could be sent, until there is more or an answer
   Duration timeout_;
   bool started_ = false;
 

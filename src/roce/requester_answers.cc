@@ -54,6 +54,7 @@ void Requester::receive(const wire::Packet& packet, qp::SendWindow& window, cons
     ++counters_.strays;
     return;
   }
+  has_heard_ = true;
   if (packet.shape->kind == Kind::kAcknowledge) return take_acknowledge(packet, window, now);
   if (packet.shape->kind == Kind::kReadResponse) {
     return take_answer(packet, packet.payload, window, now);

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The requester's way out: what is sent next, and how an operation becomes packets.
 #include <algorithm>
+#include <utility>
 
 #include "base/assert.h"
 #include "roce/data_head.h"
@@ -25,6 +26,10 @@ constexpr std::uint32_t kAskAtLeastEvery = 16;
 constexpr std::uint32_t kAskAfterTrains = 2;
 // Packets of a run: their payloads stay in the nearest cache until the ICRC is computed.
 constexpr std::uint32_t kRunMost = 16;
+// With so many operations on their way, what is posted waits for company; and with so many that
+// wait, it leaves.
+constexpr std::uint32_t kAloneMost = 8;
+constexpr std::uint32_t kCompany = 32;
 // Parts of a long READ that are asked for at a time, where the responder takes so many.
 constexpr std::uint32_t kReadParts = 4;
 
@@ -50,13 +55,18 @@ void Requester::issue(qp::SendWindow& window, qp::Budget& budget, const Now& now
   follow(window);
   timers_.departure = Instant::never();
   train_left_ = 0;
+  has_left_ = std::exchange(could_not_leave_, false);
+  is_holding_ = false;
   while (!budget.spent()) {
     const std::optional<Step> step = next_step(window, now);
     if (!step) ask_when_stalled(now);
     if (!step) break;
-    if (!send_run(*step, window, budget, now) && !send(*step, window, budget, now)) break;
+    if (send_run(*step, window, budget, now) || send(*step, window, budget, now)) continue;
+    could_not_leave_ = has_left_;
+    break;
   }
   timers_.resume = window.resume_at().value_or(Instant::never());
+  has_heard_ = false;
 }
 
 std::optional<Requester::Step> Requester::next_step(qp::SendWindow& window, const Now& now) {
@@ -70,7 +80,10 @@ std::optional<Requester::Step> Requester::next_step(qp::SendWindow& window, cons
   const Flight& flight = *line_.find(send_);
   const std::uint32_t room = room_at(flight, send_);
   if (room == 0 || waits_for_train(flight, room)) return std::nullopt;
+  is_holding_ = waits_for_company(flight, window);
+  if (is_holding_) return std::nullopt;
   if (train_left_ == 0) train_left_ = most_.train;
+  has_left_ = true;
   return Step{send_, room, false};
 }
 
@@ -79,6 +92,23 @@ bool Requester::waits_for_train(const Flight& flight, std::uint32_t room) const 
   if (train_left_ != 0 || flight.brings_back || asked_upto_ - acknowledged_ <= 0) return false;
   const auto left = static_cast<std::uint32_t>(flight.end() - send_);
   return room < std::min(most_.train, left);
+}
+
+// A program that keeps many small messages on their way posts them one by one; alone, each would
+// cost both ends a call of the system. It waits for the next answer, and for no longer: that is
+// under way (decision 27).
+bool Requester::waits_for_company(const Flight& flight, const qp::SendWindow& window) const {
+  const bool is_new = send_ == high_ && send_ == flight.first;
+  if (has_left_ || has_heard_ || !is_new || !round_trip_.is_known()) return false;
+  if (line_.size() <= kAloneMost || asked_upto_ - acknowledged_ <= 0) return false;
+  // What is of another kind than the one before tells of it, mostly.
+  const Operation* const op = window.outstanding(flight.index);
+  const Operation* const before = window.outstanding(line_.newest_but_one().index);
+  if (!op || !before || op->kind != before->kind) return false;
+  if (op->has_immediate || op->is_solicited) return false;
+  const std::uint64_t in_train = std::uint64_t{most_.train} * settings_.path_mtu;
+  const std::uint64_t enough = in_train / std::max<std::uint64_t>(flight.length, 1);
+  return window.waiting() + 1 < std::min<std::uint64_t>(enough, kCompany);
 }
 
 // Puts send_ on a packet that may be sent and has to be.
