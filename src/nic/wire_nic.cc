@@ -123,13 +123,14 @@ bool WireNic::poll() {
     const std::unique_lock guard(receive_lock_, std::try_to_lock);
     if (!guard.owns_lock()) return false;
     const bool soon = nap_.is_napping();
+    // The program has had its time to post something that these go along with.
+    answer_owed();
     if (const std::size_t count = receive(soon ? Answer::kSoon : Answer::kNow); count != 0) {
       const Duration spent = count > kFew ? clock_now() - received_at_ : kTimeForFew;
       const std::int64_t busy = busy_.load(std::memory_order_relaxed) + spent.count_nanoseconds();
       busy_.store(busy, std::memory_order_relaxed);
       return true;
     }
-    answer_owed();
   }
   const std::uint32_t cold = cold_polls_.load(std::memory_order_relaxed);
   if (cold < kWarmPolls) cold_polls_.store(cold + 1, std::memory_order_relaxed);

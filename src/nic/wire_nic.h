@@ -80,6 +80,11 @@ class WireNic final : port::HandOver {
     return gauges_.has_room(slot);
   }
   bool knows_room_at(SlotNumber slot) const { return gauges_.is_found(slot); }
+  // A queue pair holds something back until it hears from its peer. Its program may poll no more.
+  void expect_answers() {
+    are_expected_.store(true, std::memory_order_relaxed);
+    if (naps_long_.load(std::memory_order_relaxed)) nap_.end_if_napping();
+  }
   // A connection begins, or ends: while there is one, pollers look at the sockets.
   void connected() { connections_.fetch_add(1, std::memory_order_relaxed); }
   void disconnected() { connections_.fetch_sub(1, std::memory_order_relaxed); }
@@ -119,7 +124,7 @@ class WireNic final : port::HandOver {
   std::size_t receive_patiently();
   std::size_t receive_what_lies();
   std::size_t receive_after_nap();
-  void receive_while_it_streams();
+  void receive_while_they_come(std::size_t found);
   void tend_recording();
   bool wait_to_leave(const std::atomic<std::uint32_t>& undone, Instant limit);
   void look_again();
@@ -173,6 +178,8 @@ class WireNic final : port::HandOver {
   std::atomic<std::uint32_t> is_unwritten_{0};  // the recording, when we leave; a futex as well
   // The watcher comes by soon, and sends answers that a program has left that polls no more.
   Nap nap_;
+  std::atomic<bool> naps_long_{false};
+  std::atomic<bool> are_expected_{false};  // answers, since the last nap
 
   Mutex inbox_lock_;
   std::vector<std::vector<std::byte>> inbox_;

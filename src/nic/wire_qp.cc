@@ -127,7 +127,11 @@ void WireQp::issue(qp::SendWindow& window, qp::Budget& budget, local::DatagramCa
                    const Now& now) {
   share_in_flight();
   unseen_ = kBytesUnseen;
-  if (!local || options_.all_by_wire) return engine_->issue(window, budget, now);
+  if (!local || options_.all_by_wire) {
+    engine_->issue(window, budget, now);
+    if (engine_->is_holding()) nic_.expect_answers();
+    return;
+  }
   while (!budget.spent()) {
     const qp::Operation* const op = window.next(now);
     if (!op) return local->issue(window, budget, now);  // which then waits for nothing

@@ -34,7 +34,12 @@ constexpr std::uint32_t kTurnsBetweenChecks = 256;
 // for them would cost their sender much of its time.
 constexpr std::size_t kStream = 8;
 constexpr Duration kLinger = Duration::microseconds(50);
+// Then it is time for what else there is to do.
+constexpr Duration kLingerMost = Duration::milliseconds(1);
 constexpr Duration kRest = Duration::microseconds(15);
+// A packet that comes so soon after we went to sleep is one of many whose sender waits for each
+// answer: being woken for the next one too would be most of what it waits for.
+constexpr Duration kSoon = Duration::microseconds(40);
 // Who has to wait so long for the core is not alone on it, and sleeps for a while between trains.
 constexpr Duration kLingerAlone = Duration::microseconds(10);
 constexpr Duration kLingerPause = Duration::milliseconds(1);
@@ -64,6 +69,8 @@ void WireNic::watch() {
     if (is_polled || (owes && !is_awaited)) {
       // Awake before the lock of receiving: who still saw us nap has left its answers under that
       // lock.
+      if (are_expected_.exchange(false, std::memory_order_relaxed)) nap = kNapMin;
+      naps_long_.store(nap > kNapMin, std::memory_order_relaxed);
       const bool is_ended = nap_.sleep(nap);
       // Who polls all the time leaves little here. Others poll a little between other things: they
       // have a nap more to answer what they had not looked for.
@@ -75,28 +82,35 @@ void WireNic::watch() {
     }
     nap_.stay_awake();
     nap = kNapMin;
+    const Instant asleep_since = clock_now();
     wait_for_packets();
-    if (receive_patiently() >= kStream) receive_while_it_streams();
+    const bool came_soon = clock_now() - asleep_since < kSoon;
+    const std::size_t found = receive_patiently();
+    if (found >= kStream || (found != 0 && came_soon)) receive_while_they_come(found);
   }
 }
 
-// Looks again now and then, and not all the time: each look takes the socket away from who sends to
-// it, and what has gathered meanwhile has one acknowledgement.
-void WireNic::receive_while_it_streams() {
+// Of a stream: looks again now and then, after a rest, and not all the time. Each look takes the
+// socket away from who sends to it, and what has gathered meanwhile has one acknowledgement.
+void WireNic::receive_while_they_come(std::size_t found) {
   const std::uint32_t polls = engine_.polls();
   Instant now = clock_now();
-  for (Instant until = now + kLinger; now < until && now >= lingers_again_;) {
-    if (receive_what_lies() != 0) {
+  const Instant latest = now + kLingerMost;
+  Instant until = now + kLinger;
+  while (now < std::min(until, latest) && now >= lingers_again_ && engine_.polls() == polls) {
+    const std::size_t more = receive_what_lies();
+    if (more != 0) {
+      found = more;
       now = clock_now();
       until = now + kLinger;
       continue;
     }
-    if (engine_.polls() != polls) return;
-    for (const Instant look = now + kRest; now < look && now >= lingers_again_;) {
+    const Instant look = now + (found >= kStream ? kRest : Duration());
+    do {
       sched_yield();
       const Instant before = std::exchange(now, clock_now());
       if (now - before > kLingerAlone) lingers_again_ = now + kLingerPause;
-    }
+    } while (now < look && now >= lingers_again_);
   }
 }
 
