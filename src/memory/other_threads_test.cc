@@ -9,7 +9,10 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstdint>
+#include <fstream>
+#include <string>
 #include <string_view>
 #include <thread>
 
@@ -47,6 +50,20 @@ TEST(ThreadCall, WhatIsNotCompleteIsRefused) {
     EXPECT_FALSE(parse(text, call)) << text;
 }
 
+// Waits until a thread, which says its id when it has begun, sleeps in the call.
+void wait_until_in(long number, const std::atomic<pid_t>& id) {
+  using Clock = std::chrono::steady_clock;
+  for (const auto end = Clock::now() + std::chrono::seconds(30); Clock::now() < end;) {
+    std::ifstream file("/proc/self/task/" + std::to_string(id) + "/syscall");
+    std::string text;
+    std::getline(file, text);
+    ThreadCall call;
+    if (parse(text + "\n", call) && call.number == number) return;
+    std::this_thread::yield();
+  }
+  ADD_FAILURE() << "it is not in call " << number;
+}
+
 class SleepersOnPages : public testing::Test {
  protected:
   std::uint32_t* word() const {
@@ -64,9 +81,7 @@ class SleepersOnPages : public testing::Test {
       while (std::atomic_ref(*it).load() == 0)
         syscall(SYS_futex, it, FUTEX_WAIT | flag, 0, nullptr, nullptr, 0);
     });
-    while (id == 0)
-      std::this_thread::yield();
-    usleep(20'000);
+    wait_until_in(SYS_futex, id);
     return sleeper;
   }
   void wake(std::thread sleeper, int flag) const {
@@ -125,8 +140,12 @@ TEST(ReadersOfPages, OfPipesDoNotCount) {
   const TestPages pages(kPages);
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
-  std::thread reader([&] { EXPECT_EQ(read(ends[0], pages.begin(), kPage), 1); });
-  usleep(20'000);
+  std::atomic<pid_t> id = 0;
+  std::thread reader([&] {
+    id = gettid();
+    EXPECT_EQ(read(ends[0], pages.begin(), kPage), 1);
+  });
+  wait_until_in(SYS_read, id);
   EXPECT_FALSE(is_used_by_others({.begin = pages.begin(), .length = pages.size()},
                                  ThreadUse::kSleepsOrReads));
   EXPECT_EQ(write(ends[1], "x", 1), 1);
@@ -141,8 +160,12 @@ TEST(ReadersOfPages, OfDirectFilesCount) {
   int ends[2];
   ASSERT_EQ(pipe(ends), 0);
   ASSERT_EQ(fcntl(ends[0], F_SETFL, O_DIRECT), 0);
-  std::thread reader([&] { EXPECT_EQ(read(ends[0], pages.begin() + kPage, kPage), 1); });
-  usleep(20'000);
+  std::atomic<pid_t> id = 0;
+  std::thread reader([&] {
+    id = gettid();
+    EXPECT_EQ(read(ends[0], pages.begin() + kPage, kPage), 1);
+  });
+  wait_until_in(SYS_read, id);
   const PageRun all{.begin = pages.begin(), .length = pages.size()};
   const PageRun first{.begin = pages.begin(), .length = kPage};
   const PageRun last{.begin = pages.begin() + 2 * kPage, .length = kPage};
