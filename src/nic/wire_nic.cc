@@ -8,6 +8,7 @@
 
 #include "base/futex.h"
 #include "base/log.h"
+#include "base/ticks.h"
 #include "nic/engine.h"
 #include "nic/forked_descriptors.h"
 #include "nic/nic.h"
@@ -119,6 +120,7 @@ bool WireNic::is_warm() const {
 
 bool WireNic::poll() {
   if (!is_warm()) return false;
+  polled_at_.store(ticks(), std::memory_order_relaxed);
   {
     const std::unique_lock guard(receive_lock_, std::try_to_lock);
     if (!guard.owns_lock()) return false;

@@ -125,6 +125,7 @@ class WireNic final : port::HandOver {
   std::size_t receive_what_lies();
   std::size_t receive_after_nap();
   void receive_while_they_come(std::size_t found);
+  void linger_later(Instant now);
   void tend_recording();
   bool wait_to_leave(const std::atomic<std::uint32_t>& undone, Instant limit);
   void look_again();
@@ -164,6 +165,7 @@ class WireNic final : port::HandOver {
 
   std::atomic<std::uint32_t> connections_{0};
   std::atomic<std::uint32_t> cold_polls_{0};  // since something came, up to a limit
+  std::atomic<std::uint64_t> polled_at_{0};   // the last time, in ticks
   std::atomic<std::int64_t> busy_{0};         // nanoseconds in polls that received something, about
 
   Mutex receive_lock_;  // before queue pairs' locks
@@ -192,6 +194,7 @@ class WireNic final : port::HandOver {
   std::int64_t busy_seen_ = 0;
   Instant looked_at_;
   Instant lingers_again_;
+  Duration linger_pause_;
   std::vector<pollfd> watched_;
 };
 

@@ -11,6 +11,7 @@
 
 #include "base/futex.h"
 #include "base/log.h"
+#include "base/ticks.h"
 #include "host/raw_calls.h"
 #include "nic/engine.h"
 #include "nic/nic.h"
@@ -26,6 +27,13 @@ constexpr Duration kWritePatience = Duration::milliseconds(500);
 constexpr Duration kLinePatience = Duration::seconds(2);
 // So many polls since we looked last are a program that polls all the time.
 constexpr std::uint32_t kPollsForLease = 64;
+// Who has not polled for so many ticks, some 20 us, does something else: it waits for its own
+// WRITE, say, and then looks at memory for what its peer writes. What comes then waits for the end
+// of a nap. (To be woken by packets instead would not help where program and watcher share a core:
+// who is woken that often gets it only when the other one's slice is over.)
+constexpr std::uint64_t kLong = 50'000;
+constexpr unsigned kLateNaps = 2;
+constexpr Duration kNapShort = Duration::microseconds(50);
 constexpr Duration kNapMin = Duration::microseconds(200);
 constexpr Duration kNapMax = Duration::milliseconds(2);
 // Programs close descriptors that they do not know: after so many packets or naps we look.
@@ -42,7 +50,8 @@ constexpr Duration kRest = Duration::microseconds(15);
 constexpr Duration kSoon = Duration::microseconds(40);
 // Who has to wait so long for the core is not alone on it, and sleeps for a while between trains.
 constexpr Duration kLingerAlone = Duration::microseconds(10);
-constexpr Duration kLingerPause = Duration::milliseconds(1);
+constexpr Duration kLingerPauseMin = Duration::milliseconds(1);
+constexpr Duration kLingerPauseMax = Duration::seconds(1);
 
 }  // namespace
 
@@ -59,6 +68,7 @@ void* WireNic::run_thread(void* wire) {
 void WireNic::watch() {
   Duration nap = kNapMin;
   bool owes = false;
+  unsigned late_naps = 0;  // in a row
   for (std::uint32_t turns = 0;; ++turns) {
     if (turns % kTurnsBetweenChecks == 0) mend_sockets();
     if (line_.records()) tend_recording();
@@ -72,11 +82,13 @@ void WireNic::watch() {
       if (are_expected_.exchange(false, std::memory_order_relaxed)) nap = kNapMin;
       naps_long_.store(nap > kNapMin, std::memory_order_relaxed);
       const bool is_ended = nap_.sleep(nap);
+      const std::uint64_t idle = ticks() - polled_at_.load(std::memory_order_relaxed);
       // Who polls all the time leaves little here. Others poll a little between other things: they
       // have a nap more to answer what they had not looked for.
       const bool found = receive_after_nap() != 0;
       owes = found && is_polled;
-      nap = found ? kNapMin : std::min(nap * 2, kNapMax);
+      late_naps = found && idle > kLong ? late_naps + 1 : 0;
+      nap = !found ? std::min(nap * 2, kNapMax) : late_naps >= kLateNaps ? kNapShort : kNapMin;
       if (!is_ended) continue;
       owes = false;
     }
@@ -95,9 +107,10 @@ void WireNic::watch() {
 void WireNic::receive_while_they_come(std::size_t found) {
   const std::uint32_t polls = engine_.polls();
   Instant now = clock_now();
+  if (now < lingers_again_) return;
   const Instant latest = now + kLingerMost;
   Instant until = now + kLinger;
-  while (now < std::min(until, latest) && now >= lingers_again_ && engine_.polls() == polls) {
+  while (now < std::min(until, latest) && engine_.polls() == polls) {
     const std::size_t more = receive_what_lies();
     if (more != 0) {
       found = more;
@@ -109,9 +122,16 @@ void WireNic::receive_while_they_come(std::size_t found) {
     do {
       sched_yield();
       const Instant before = std::exchange(now, clock_now());
-      if (now - before > kLingerAlone) lingers_again_ = now + kLingerPause;
-    } while (now < look && now >= lingers_again_);
+      if (now - before > kLingerAlone) return linger_later(now);
+    } while (now < look);
   }
+  linger_pause_ = kLingerPauseMin;
+}
+
+// Whoever got the core may have had it for some milliseconds, and each try costs our peers as much.
+void WireNic::linger_later(Instant now) {
+  lingers_again_ = now + linger_pause_;
+  linger_pause_ = std::min(linger_pause_ * 2, kLingerPauseMax);
 }
 
 // Where polls receive much they are few, and take most of the time. Who asks for events meanwhile
