@@ -30,7 +30,7 @@ class Guest:
     name = "rxe"
     device = "rxe0"
 
-    def __init__(self, kernel, folder, wire):
+    def __init__(self, kernel, folder, wire, processors=1):
         self.address = wire.guest_address
         self.ipv6_address = wire.guest_addresses[1].split("/")[0]
         self.folder = folder
@@ -44,10 +44,10 @@ class Guest:
         self.asking = threading.Lock()
         self.sending = threading.Lock()
         self.boot_seconds = 0
-        self.process = self.start_machine(kernel, wire)
+        self.process = self.start_machine(kernel, wire, processors)
         self.channel = None
 
-    def start_machine(self, kernel, wire):
+    def start_machine(self, kernel, wire, processors):
         append = ["console=ttyS0", "panic=-1", "nokaslr", "mitigations=off", "no_timer_check"]
         append += ["tsc=reliable", "random.trust_cpu=on", "quiet", "loglevel=4", "audit=0"]
         append += ["apparmor=0", "nowatchdog", "net.ifnames=0", f"interop.mtu={wire.mtu}"]
@@ -56,7 +56,7 @@ class Guest:
         words = [QEMU, "-machine", "q35,hpet=off,usb=off,vmport=off", "-m", "512"]
         # With one possible CPU, QEMU before 8.1 leaves memory barriers out of the code that it
         # makes, and virtio loses notifications.
-        words += ["-smp", "1,maxcpus=2", "-accel", "tcg,thread=multi,tb-size=256"]
+        words += ["-smp", f"{processors},maxcpus=2", "-accel", "tcg,thread=multi,tb-size=256"]
         words += ["-cpu", "max,la57=off", "-nodefaults", "-no-user-config", "-no-reboot"]
         words += ["-display", "none", "-kernel", kernel.image, "-initrd", kernel.initramfs]
         words += ["-append", " ".join(append), "-serial", f"file:{self.folder}/console.log"]
@@ -124,8 +124,8 @@ class Guest:
         except queue.Empty:
             raise library.Failure(f"the guest does not answer {message}" + self.told()) from None
 
-    def start(self, words):
-        return GuestProgram(self, words)
+    def start(self, words, environment=None):
+        return GuestProgram(self, words, environment or {})
 
     def is_listening(self, port):
         return self.ask(listening=port)
@@ -174,13 +174,13 @@ class Guest:
 class GuestProgram:
     """A program that runs in the guest; seen as lab.HostProgram is."""
 
-    def __init__(self, guest, words):
+    def __init__(self, guest, words, environment):
         self.guest = guest
         self.texts = []
         self.ended = None
         self.number = next(guest.numbers)
         guest.programs[self.number] = self
-        guest.send(start=self.number, words=words, folder=os.getcwd(), environment={})
+        guest.send(start=self.number, words=words, folder=os.getcwd(), environment=environment)
 
     def take(self, message):
         if "output" in message:
