@@ -198,7 +198,7 @@ def users(report, places):
 
 
 def namespaces(report, places):
-    if os.environ.get("VERBENA_PATH") == "wire":
+    if places.variables.get("VERBENA_PATH") == "wire":
         report.skip("network namespaces", "the wire needs an interface that is up")
         return
     own = ["unshare", "--net"]
