@@ -6,7 +6,6 @@
 #include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
-#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -14,6 +13,7 @@
 #include <mutex>
 #include <utility>
 
+#include "base/not_cancelled.h"
 #include "rdmacm/id.h"
 #include "rdmacm/manager.h"
 
@@ -27,13 +27,11 @@ bool is_eventfd(int fd) {
   return fstat(fd, &status) == 0 && (status.st_mode & S_IFMT) == 0;
 }
 
-// With a lock held, and so by syscall(2): in libc's functions a thread of the program may be
-// cancelled, and would keep the lock for ever.
 void count_up(int fd) {
-  if (!is_eventfd(fd)) return;
   const std::uint64_t one = 1;
   const int saved = errno;
-  syscall(SYS_write, fd, &one, sizeof one);
+  if (is_eventfd(fd)) [[maybe_unused]]
+    const ssize_t ignored = write(fd, &one, sizeof one);
   errno = saved;
 }
 // Does not wait where it is zero already.
@@ -42,8 +40,7 @@ void count_down(int fd) {
   std::uint64_t count = 0;
   const iovec part{&count, sizeof count};
   const int saved = errno;
-  constexpr long kNoOffset = -1;
-  syscall(SYS_preadv2, fd, &part, 1, kNoOffset, kNoOffset, RWF_NOWAIT);
+  [[maybe_unused]] const ssize_t ignored = preadv2(fd, &part, 1, -1, RWF_NOWAIT);
   errno = saved;
 }
 
@@ -102,13 +99,14 @@ void Channel::retire() {
 }
 
 void Channel::end() {
-  if (is_eventfd(fd)) syscall(SYS_close, fd);
+  const NotCancelled until_kept;
+  if (is_eventfd(fd)) close(fd);
   fd = -1;
   manager.keep_channel(*this);
 }
 
 void Channel::push(std::unique_ptr<Event> event) {
-  const std::lock_guard guard(lock_);
+  const UncancelledGuard guard(lock_);
   if (is_gone_) return;
   waiting_.push_back(std::move(event));
   count_up(fd);
@@ -175,7 +173,7 @@ bool Channel::has_waiting() {
 std::deque<std::unique_ptr<Event>> Channel::withdraw(
     const std::function<bool(const Event&)>& which) {
   std::deque<std::unique_ptr<Event>> taken;
-  const std::lock_guard guard(lock_);
+  const UncancelledGuard guard(lock_);
   std::deque<std::unique_ptr<Event>> left;
   for (std::unique_ptr<Event>& each : waiting_) {
     const bool goes = which(*each);
