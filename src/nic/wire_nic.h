@@ -194,7 +194,7 @@ class WireNic final : port::HandOver {
   std::int64_t busy_seen_ = 0;
   Instant looked_at_;
   Instant lingers_again_;
-  Duration linger_pause_;
+  Duration linger_pause_;  // 0: the last time we were alone
   std::vector<pollfd> watched_;
 };
 

@@ -125,13 +125,13 @@ void WireNic::receive_while_they_come(std::size_t found) {
       if (now - before > kLingerAlone) return linger_later(now);
     } while (now < look);
   }
-  linger_pause_ = kLingerPauseMin;
+  if (engine_.polls() == polls) linger_pause_ = Duration();
 }
 
 // Whoever got the core may have had it for some milliseconds, and each try costs our peers as much.
 void WireNic::linger_later(Instant now) {
+  linger_pause_ = std::clamp(linger_pause_ * 2, kLingerPauseMin, kLingerPauseMax);
   lingers_again_ = now + linger_pause_;
-  linger_pause_ = std::min(linger_pause_ * 2, kLingerPauseMax);
 }
 
 // Where polls receive much they are few, and take most of the time. Who asks for events meanwhile
