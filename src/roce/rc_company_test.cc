@@ -72,8 +72,10 @@ TEST_F(RcCompany, WhoTellsOfALongWriteWaitsForNothing) {
   world.far().post_receive(1, 0, 100);
   post(SendOpcode::kWrite, 64 * 1024);
   EXPECT_EQ(sent(), 64u);
-  post(SendOpcode::kSend, 8);
+  post(SendOpcode::kWrite, 8);
   EXPECT_EQ(sent(), 65u);
+  post(SendOpcode::kSend, 8);
+  EXPECT_EQ(sent(), 66u);
 }
 
 TEST_F(RcCompany, WhatTellsOfSomethingWaitsForNothing) {
