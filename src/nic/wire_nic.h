@@ -125,7 +125,6 @@ class WireNic final : port::HandOver {
   std::size_t receive_what_lies();
   std::size_t receive_after_nap();
   void receive_while_they_come(std::size_t found);
-  void linger_later(Instant now);
   void tend_recording();
   bool wait_to_leave(const std::atomic<std::uint32_t>& undone, Instant limit);
   void look_again();
@@ -194,7 +193,6 @@ class WireNic final : port::HandOver {
   std::int64_t busy_seen_ = 0;
   Instant looked_at_;
   Instant lingers_again_;
-  Duration linger_pause_;  // 0: the last time we were alone
   std::vector<pollfd> watched_;
 };
 

@@ -50,8 +50,7 @@ constexpr Duration kRest = Duration::microseconds(15);
 constexpr Duration kSoon = Duration::microseconds(40);
 // Who has to wait so long for the core is not alone on it, and sleeps for a while between trains.
 constexpr Duration kLingerAlone = Duration::microseconds(10);
-constexpr Duration kLingerPauseMin = Duration::milliseconds(1);
-constexpr Duration kLingerPauseMax = Duration::seconds(1);
+constexpr Duration kLingerPause = Duration::milliseconds(1);
 
 }  // namespace
 
@@ -122,16 +121,12 @@ void WireNic::receive_while_they_come(std::size_t found) {
     do {
       sched_yield();
       const Instant before = std::exchange(now, clock_now());
-      if (now - before > kLingerAlone) return linger_later(now);
+      if (now - before > kLingerAlone) {
+        lingers_again_ = now + kLingerPause;
+        return;
+      }
     } while (now < look);
   }
-  if (engine_.polls() == polls) linger_pause_ = Duration();
-}
-
-// Whoever got the core may have had it for some milliseconds, and each try costs our peers as much.
-void WireNic::linger_later(Instant now) {
-  linger_pause_ = std::clamp(linger_pause_ * 2, kLingerPauseMin, kLingerPauseMax);
-  lingers_again_ = now + linger_pause_;
 }
 
 // Where polls receive much they are few, and take most of the time. Who asks for events meanwhile
