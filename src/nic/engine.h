@@ -179,9 +179,10 @@ class Engine {
   alignas(64) std::atomic<std::uint32_t> polls_{0};  // the lease
   std::atomic<std::uint32_t> posts_{0};
   std::atomic<std::uint32_t> polls_while_asleep_{0};
-  std::atomic<std::uint32_t> waits_{0};       // for events
-  std::uint32_t polls_seen_ = 0;              // the NIC thread's
-  std::uint32_t waits_seen_ = 0;              // the NIC thread's
+  std::atomic<std::uint64_t> timers_looked_at_{0};  // by a poller, in ticks
+  std::atomic<std::uint32_t> waits_{0};             // for events
+  std::uint32_t polls_seen_ = 0;                    // the NIC thread's
+  std::uint32_t waits_seen_ = 0;                    // the NIC thread's
   Duration lease_check_;                      // the NIC thread's: how long until the next look
   bool naps_on_ = false;                      // the NIC thread's
   std::atomic<std::uint32_t> idle_polls_{0};  // since a poll last found something to do

@@ -29,6 +29,7 @@
 #include "nic/multicast.h"
 #include "nic/nap.h"
 #include "nic/train_pool.h"
+#include "nic/watch_pace.h"
 #include "nic/wire_flows.h"
 #include "nic/wire_gauges.h"
 #include "nic/wire_group.h"
@@ -129,7 +130,11 @@ class WireNic final : port::HandOver {
   bool wait_to_leave(const std::atomic<std::uint32_t>& undone, Instant limit);
   void look_again();
   void mend_sockets();
-  bool is_polled();
+  struct Rest {
+    bool is_ended = false;  // by somebody
+    bool is_late = false;   // nobody has polled for a while
+  };
+  Rest nap();
 
   bool add_receiver(SlotNumber slot, UniqueFd socket);
   bool is_warm() const;
@@ -188,10 +193,7 @@ class WireNic final : port::HandOver {
 
   // The watcher's.
   int wake_fd_ = -1;  // an eventfd: the sockets have changed
-  std::uint32_t waits_seen_ = 0;
-  std::uint32_t polls_seen_ = 0;
-  std::int64_t busy_seen_ = 0;
-  Instant looked_at_;
+  WatchPace pace_;
   Instant lingers_again_;
   std::vector<pollfd> watched_;
 };

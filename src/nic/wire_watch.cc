@@ -25,17 +25,11 @@ namespace {
 constexpr Duration kLeavePatience = Duration::milliseconds(50);
 constexpr Duration kWritePatience = Duration::milliseconds(500);
 constexpr Duration kLinePatience = Duration::seconds(2);
-// So many polls since we looked last are a program that polls all the time.
-constexpr std::uint32_t kPollsForLease = 64;
 // Who has not polled for so many ticks, some 20 us, does something else: it waits for its own
 // WRITE, say, and then looks at memory for what its peer writes. What comes then waits for the end
 // of a nap. (To be woken by packets instead would not help where program and watcher share a core:
 // who is woken that often gets it only when the other one's slice is over.)
 constexpr std::uint64_t kLong = 50'000;
-constexpr unsigned kLateNaps = 2;
-constexpr Duration kNapShort = Duration::microseconds(50);
-constexpr Duration kNapMin = Duration::microseconds(200);
-constexpr Duration kNapMax = Duration::milliseconds(2);
 // Programs close descriptors that they do not know: after so many packets or naps we look.
 constexpr std::uint32_t kTurnsBetweenChecks = 256;
 // So many packets at a time are a stream: the next ones come within this, mostly, and being woken
@@ -65,40 +59,57 @@ void* WireNic::run_thread(void* wire) {
 }
 
 void WireNic::watch() {
-  Duration nap = kNapMin;
   bool owes = false;
-  unsigned late_naps = 0;  // in a row
   for (std::uint32_t turns = 0;; ++turns) {
     if (turns % kTurnsBetweenChecks == 0) mend_sockets();
     if (line_.records()) tend_recording();
     gauges_.fill([this](SlotNumber slot) { return group_.fetch_peers(slot, nic_.random()); });
     nap_.begin();
-    const bool is_awaited = engine_.waits() != waits_seen_;
-    const bool is_polled = this->is_polled();
+    const WatchPace::Seen seen{.polls = engine_.polls(),
+                               .waits = engine_.waits(),
+                               .busy = busy_.load(std::memory_order_relaxed)};
+    const bool is_awaited = pace_.is_awaited(seen.waits);
+    const bool is_polled = pace_.is_polled(seen, clock_now());
     if (is_polled || (owes && !is_awaited)) {
       // Awake before the lock of receiving: who still saw us nap has left its answers under that
       // lock.
-      if (are_expected_.exchange(false, std::memory_order_relaxed)) nap = kNapMin;
-      naps_long_.store(nap > kNapMin, std::memory_order_relaxed);
-      const bool is_ended = nap_.sleep(nap);
-      const std::uint64_t idle = ticks() - polled_at_.load(std::memory_order_relaxed);
-      // Who polls all the time leaves little here. Others poll a little between other things: they
-      // have a nap more to answer what they had not looked for.
-      const bool found = receive_after_nap() != 0;
+      if (are_expected_.exchange(false, std::memory_order_relaxed)) pace_.begin_anew();
+      naps_long_.store(pace_.nap() > WatchPace::kNapMin, std::memory_order_relaxed);
+      const Rest rest = nap();
+      const bool found = pace_.looks_after_nap(rest.is_late) && receive_after_nap() != 0;
+      pace_.looked(rest.is_late, found);
+      // Others poll a little between other things: they have a nap more to answer what they had not
+      // looked for.
       owes = found && is_polled;
-      late_naps = found && idle > kLong ? late_naps + 1 : 0;
-      nap = !found ? std::min(nap * 2, kNapMax) : late_naps >= kLateNaps ? kNapShort : kNapMin;
-      if (!is_ended) continue;
+      if (!rest.is_ended) continue;
       owes = false;
     }
     nap_.stay_awake();
-    nap = kNapMin;
+    pace_.begin_anew();
     const Instant asleep_since = clock_now();
     wait_for_packets();
     const bool came_soon = clock_now() - asleep_since < kSoon;
     const std::size_t found = receive_patiently();
     if (found >= kStream || (found != 0 && came_soon)) receive_while_they_come(found);
   }
+}
+
+// Whether somebody polled is asked for the moment at which the nap was over. Where we share a core
+// nobody can poll from then on, and waking up takes some 20 us.
+auto WireNic::nap() -> Rest {
+  const std::uint64_t begin = ticks();
+  const Instant asleep_at = clock_now();
+  const Duration limit = pace_.nap();
+  const bool is_ended = nap_.sleep(limit);
+  const auto ticks_slept = static_cast<double>(ticks() - begin);
+  const auto slept = static_cast<double>((clock_now() - asleep_at).count_nanoseconds());
+  const auto allowed = static_cast<double>(limit.count_nanoseconds());
+  const double in_time = slept > allowed ? allowed / slept : 1;
+  const std::uint64_t end = begin + static_cast<std::uint64_t>(ticks_slept * in_time);
+  const std::uint64_t polled_at = polled_at_.load(std::memory_order_relaxed);
+  // Where there are no ticks, whoever polls may have stopped.
+  const bool is_late = end == 0 || (end > polled_at && end - polled_at > kLong);
+  return {.is_ended = is_ended, .is_late = is_late};
 }
 
 // Of a stream: looks again now and then, after a rest, and not all the time. Each look takes the
@@ -127,22 +138,6 @@ void WireNic::receive_while_they_come(std::size_t found) {
       }
     } while (now < look);
   }
-}
-
-// Where polls receive much they are few, and take most of the time. Who asks for events meanwhile
-// is going to sleep.
-bool WireNic::is_polled() {
-  const Instant now = clock_now();
-  const std::uint32_t polls = engine_.polls();
-  const std::int64_t busy = busy_.load(std::memory_order_relaxed);
-  const bool is_busy = busy - busy_seen_ >= (now - looked_at_).count_nanoseconds() / 2;
-  const std::uint32_t moved = polls - polls_seen_;
-  polls_seen_ = polls;
-  busy_seen_ = busy;
-  looked_at_ = now;
-  const std::uint32_t waits = engine_.waits();
-  const bool expects_events = std::exchange(waits_seen_, waits) != waits;
-  return !expects_events && (is_busy || moved >= kPollsForLease);
 }
 
 void WireNic::wait_for_packets() {
@@ -174,7 +169,7 @@ void WireNic::leave() {
   // A line outlives who sent along it.
   const std::atomic<std::uint32_t> nothing{0};
   while (line_.has_underway() && clock_now() < begin + kLinePatience)
-    futex_wait(nothing, 0, FutexScope::kProcess, kNapMin);
+    futex_wait(nothing, 0, FutexScope::kProcess, WatchPace::kNapMin);
   if (!line_.records()) return;
   is_unwritten_.store(1, std::memory_order_release);
   wait_to_leave(is_unwritten_, clock_now() + kWritePatience);
@@ -186,7 +181,7 @@ bool WireNic::wait_to_leave(const std::atomic<std::uint32_t>& undone, Instant li
     const Instant now = clock_now();
     if (now >= limit) return false;
     look_again();
-    futex_wait(undone, 1, FutexScope::kProcess, std::min(limit - now, kNapMax));
+    futex_wait(undone, 1, FutexScope::kProcess, std::min(limit - now, WatchPace::kNapMax));
   }
   return true;
 }
