@@ -120,7 +120,7 @@ bool WireNic::is_warm() const {
 
 bool WireNic::poll() {
   if (!is_warm()) return false;
-  polled_at_.store(ticks(), std::memory_order_relaxed);
+  note_driver();
   {
     const std::unique_lock guard(receive_lock_, std::try_to_lock);
     if (!guard.owns_lock()) return false;
@@ -131,6 +131,7 @@ bool WireNic::poll() {
       const Duration spent = count > kFew ? clock_now() - received_at_ : kTimeForFew;
       const std::int64_t busy = busy_.load(std::memory_order_relaxed) + spent.count_nanoseconds();
       busy_.store(busy, std::memory_order_relaxed);
+      note_driver();
       return true;
     }
   }

@@ -23,6 +23,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/ticks.h"
 #include "base/time.h"
 #include "base/types.h"
 #include "nic/error.h"
@@ -86,6 +87,8 @@ class WireNic final : port::HandOver {
     are_expected_.store(true, std::memory_order_relaxed);
     if (naps_long_.load(std::memory_order_relaxed)) nap_.end_if_napping();
   }
+  // Somebody does the wire's work just now.
+  void note_driver() { driven_at_.store(ticks(), std::memory_order_relaxed); }
   // A connection begins, or ends: while there is one, pollers look at the sockets.
   void connected() { connections_.fetch_add(1, std::memory_order_relaxed); }
   void disconnected() { connections_.fetch_sub(1, std::memory_order_relaxed); }
@@ -169,7 +172,7 @@ class WireNic final : port::HandOver {
 
   std::atomic<std::uint32_t> connections_{0};
   std::atomic<std::uint32_t> cold_polls_{0};  // since something came, up to a limit
-  std::atomic<std::uint64_t> polled_at_{0};   // the last time, in ticks
+  std::atomic<std::uint64_t> driven_at_{0};   // the last time, in ticks
   std::atomic<std::int64_t> busy_{0};         // nanoseconds in polls that received something, about
 
   Mutex receive_lock_;  // before queue pairs' locks

@@ -263,6 +263,7 @@ void WireQp::flush(const Now& now) {
   } else {
     retry_at_ = clock_now() + kFullPause;
   }
+  nic_.note_driver();
 }
 
 Instant WireQp::next_deadline(const Now& now) const {

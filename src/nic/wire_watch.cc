@@ -106,9 +106,9 @@ auto WireNic::nap() -> Rest {
   const auto allowed = static_cast<double>(limit.count_nanoseconds());
   const double in_time = slept > allowed ? allowed / slept : 1;
   const std::uint64_t end = begin + static_cast<std::uint64_t>(ticks_slept * in_time);
-  const std::uint64_t polled_at = polled_at_.load(std::memory_order_relaxed);
+  const std::uint64_t driven_at = driven_at_.load(std::memory_order_relaxed);
   // Where there are no ticks, whoever polls may have stopped.
-  const bool is_late = end == 0 || (end > polled_at && end - polled_at > kLong);
+  const bool is_late = end == 0 || (end > driven_at && end - driven_at > kLong);
   return {.is_ended = is_ended, .is_late = is_late};
 }
 
