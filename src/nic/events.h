@@ -16,15 +16,18 @@
 namespace verbena::nic {
 
 // Events that were handed to the program and not acknowledged yet. An object is destroyed only when
-// there are none.
+// there are none; so the last acknowledgement must not touch this once it is counted.
 class EventCount {
  public:
-  void delivered() { delivered_.fetch_add(1, std::memory_order_relaxed); }
+  void delivered() { delivered_.fetch_add(kOne, std::memory_order_relaxed); }
   void acknowledged(std::uint32_t count);
   // Sleeps until all that was delivered is acknowledged.
-  void wait_until_acknowledged() const;
+  void wait_until_acknowledged();
 
  private:
+  // Both count by two. The lowest bit of the second says that somebody sleeps on it.
+  static constexpr std::uint32_t kOne = 2;
+  static constexpr std::uint32_t kAwaited = 1;
   std::atomic<std::uint32_t> delivered_{0};
   std::atomic<std::uint32_t> acknowledged_{0};
 };
@@ -53,11 +56,13 @@ class EventQueue {
  private:
   explicit EventQueue(int fd) : fd_(fd) {}
   bool is_still_ours() const;
+  void tell() const;
   void drop_count();
 
   Mutex lock_;
   int fd_;
   std::deque<Event> waiting_;
+  std::atomic<std::uint32_t> telling_{0};  // of these, the descriptor is about to be told
 };
 
 }  // namespace verbena::nic

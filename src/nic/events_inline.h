@@ -3,8 +3,10 @@
 #pragma once
 
 #include <fcntl.h>
+#include <sched.h>
 #include <sys/eventfd.h>
 #include <sys/stat.h>
+#include <sys/syscall.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -46,16 +48,26 @@ bool EventQueue<Event>::leave_parent() {
   return is_done;
 }
 
+// The reader is told without the lock: it may run at once, in place of this thread, and wants it.
 template <class Event>
 void EventQueue<Event>::push(const Event& event) {
   VERBENA_ASSERT(!host::Control::on_any_control_thread());
-  // The count changes with what waits, so that a withdrawal finds both.
-  const std::lock_guard guard(lock_);
-  waiting_.push_back(event);
+  {
+    const std::lock_guard guard(lock_);
+    waiting_.push_back(event);
+    telling_.fetch_add(1, std::memory_order_relaxed);
+  }
+  tell();
+  telling_.fetch_sub(1, std::memory_order_release);
+}
+
+// By system calls as such: write(2) of libc is where a thread is cancelled, and ours may be in the
+// middle of anything.
+template <class Event>
+void EventQueue<Event>::tell() const {
   const std::uint64_t one = 1;
   const int saved = errno;
-  if (is_still_ours()) [[maybe_unused]]
-    const ssize_t ignored = write(fd_, &one, sizeof one);
+  if (is_still_ours()) syscall(SYS_write, fd_, &one, sizeof one);
   errno = saved;
 }
 
@@ -81,6 +93,9 @@ template <class Event>
 template <class Predicate>
 void EventQueue<Event>::withdraw(Predicate gone) {
   const std::lock_guard guard(lock_);
+  // Each of what waits has its count from here on, and each count its event.
+  while (telling_.load(std::memory_order_acquire) != 0)
+    sched_yield();
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     if (!gone(*it)) {
       ++it;
@@ -99,7 +114,7 @@ void EventQueue<Event>::drop_count() {
   std::uint64_t count = 0;
   const iovec part{&count, sizeof count};
   const int saved = errno;
-  [[maybe_unused]] const ssize_t ignored = preadv2(fd_, &part, 1, -1, RWF_NOWAIT);
+  syscall(SYS_preadv2, fd_, &part, 1, -1L, -1L, RWF_NOWAIT);
   errno = saved;
 }
 
