@@ -199,10 +199,11 @@ void Session::note_sent(Posted& posted, ibv_send_wr& request) {
   if (reads_ != 0 && spoils_reads) request.send_flags |= IBV_SEND_FENCE;
   request.wr.rdma.remote_addr = peer_.window + offset;
   request.wr.rdma.rkey = key_for(step);
-  request.qp_type.xrc.remote_srqn =
-      step.spoiled == Spoiled::kMissingQueue    ? peer_.foreign_queue ^ 0x1000
-      : step.spoiled == Spoiled::kAnothersQueue ? peer_.foreign_queue
-                                                : peer_.queues[step.queue];
+  // A number that is a queue pair's is no other queue's at the same time.
+  request.qp_type.xrc.remote_srqn = step.spoiled == Spoiled::kMissingQueue ? peer_.qpn
+                                    : step.spoiled == Spoiled::kAnothersQueue
+                                        ? peer_.foreign_queue
+                                        : peer_.queues[step.queue];
   if (is_write(step.verb) && step.spoiled == Spoiled::kNo)
     write_bytes(std::span(shadow_).subspan(offset, step.length), step, settings_.service);
   if (step.verb == Verb::kSendWithInvalidate) {
