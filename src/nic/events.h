@@ -3,6 +3,8 @@
 // that a program can poll becomes readable while something waits; what waits is kept here.
 #pragma once
 
+#include <unistd.h>
+
 #include <atomic>
 #include <cstdint>
 #include <deque>
@@ -54,13 +56,15 @@ class EventQueue {
   bool leave_parent();
 
  private:
-  explicit EventQueue(int fd) : fd_(fd) {}
+  explicit EventQueue(int fd) : fd_(fd), made_by_(getpid()) {}
   bool is_still_ours() const;
   void tell() const;
+  void wait_until_told() const;
   void drop_count();
 
   Mutex lock_;
   int fd_;
+  pid_t made_by_;
   std::deque<Event> waiting_;
   std::atomic<std::uint32_t> telling_{0};  // of these, the descriptor is about to be told
 };

@@ -24,8 +24,19 @@ Result<std::unique_ptr<EventQueue<Event>>, Error> EventQueue<Event>::create() {
   return std::unique_ptr<EventQueue>(new EventQueue(fd));
 }
 
+// Each of what waits has its count then, and each count its event; and who told does not come back.
+// In a child after fork it would wait for a thread of the parent.
+template <class Event>
+void EventQueue<Event>::wait_until_told() const {
+  if (made_by_ != getpid()) return;
+  while (telling_.load(std::memory_order_acquire) != 0)
+    sched_yield();
+}
+
+// Who takes an event may go on to end the queue before the thread that told of it is through.
 template <class Event>
 EventQueue<Event>::~EventQueue() {
+  wait_until_told();
   if (is_still_ours()) close(fd_);
 }
 
@@ -40,6 +51,8 @@ bool EventQueue<Event>::is_still_ours() const {
 
 template <class Event>
 bool EventQueue<Event>::leave_parent() {
+  telling_.store(0, std::memory_order_relaxed);
+  made_by_ = getpid();
   if (!is_still_ours()) return true;
   const int fresh = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC | (fcntl(fd_, F_GETFL) & O_NONBLOCK));
   if (fresh < 0) return false;
@@ -93,9 +106,7 @@ template <class Event>
 template <class Predicate>
 void EventQueue<Event>::withdraw(Predicate gone) {
   const std::lock_guard guard(lock_);
-  // Each of what waits has its count from here on, and each count its event.
-  while (telling_.load(std::memory_order_acquire) != 0)
-    sched_yield();
+  wait_until_told();
   for (auto it = waiting_.begin(); it != waiting_.end();) {
     if (!gone(*it)) {
       ++it;

@@ -62,6 +62,18 @@ TEST(EventQueue, KeepsTheCountOfWhatStays) {
   EXPECT_FALSE(is_readable((*queue)->fd()));
 }
 
+// As a program does that closes what told it of its end.
+TEST(EventQueue, MayEndAsSoonAsItsEventIsTaken) {
+  for (int i = 0; i < 2000; ++i) {
+    auto queue = EventQueue<int>::create();
+    ASSERT_TRUE(queue);
+    std::thread pusher([pushed = queue->get()] { pushed->push(1); });
+    EXPECT_EQ(*(*queue)->take(kNothing), 1);
+    queue->reset();
+    pusher.join();
+  }
+}
+
 // Whoever polls a queue may push the event of another: that is no place where a thread ends.
 TEST(EventQueue, EndsNoThreadThatIsToBeCancelled) {
   auto queue = EventQueue<int>::create();
