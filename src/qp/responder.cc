@@ -351,6 +351,11 @@ Result<void, Refusal> Responder::read(MemoryKey key, std::uint64_t address,
   return {};
 }
 
+bool Responder::read_again(MemoryKey key, std::uint64_t address, std::span<std::byte> to) {
+  if (!receiving_ || (access_ & memory::kRemoteRead) == 0) return false;
+  return to.empty() || memory::read_range(*config_.regions, user(), key, address, to).has_value();
+}
+
 Result<std::uint64_t, Refusal> Responder::atomic(MemoryKey key, std::uint64_t address,
                                                  memory::AtomicRequest request) {
   current_.in_progress = false;

@@ -140,6 +140,10 @@ class Responder {
   // Also in the middle of a message: a READ may come again while the next message comes in.
   Result<void, Refusal> begin_read(MemoryKey key, std::uint64_t address, std::uint64_t length);
   Result<void, Refusal> read(MemoryKey key, std::uint64_t address, std::span<std::byte> to);
+  // These two for a READ that was executed once. False: what it needs is not there any more, which
+  // is nothing to the queue pair.
+  bool find_domain(std::uint32_t shared_queue);
+  bool read_again(MemoryKey key, std::uint64_t address, std::span<std::byte> to);
   // The value before. Misaligned: kInvalidRequest.
   Result<std::uint64_t, Refusal> atomic(MemoryKey key, std::uint64_t address,
                                         memory::AtomicRequest request);
@@ -211,6 +215,7 @@ class Responder {
   queues::ReceiveQueue::Simple simple_receive(std::uint64_t length) const;
   bool put(const Sge& to, std::span<const std::byte> bytes);
   bool take_receive();
+  Result<void, Reason> set_domain(std::uint32_t shared_queue);
   void note_first_message();
   // Whether the queue pair does this at all. `access` is 0 for SEND.
   Result<void, Refusal> admit(std::uint32_t access, std::uint64_t length);

@@ -43,9 +43,18 @@ Result<void, Refusal> Responder::choose(std::uint32_t shared_queue) {
 }
 
 Result<void, Refusal> Responder::choose_domain(std::uint32_t shared_queue) {
+  if (const auto found = set_domain(shared_queue); !found) return bad_request(found.error());
+  return {};
+}
+
+bool Responder::find_domain(std::uint32_t shared_queue) {
+  return set_domain(shared_queue).has_value();
+}
+
+Result<void, Reason> Responder::set_domain(std::uint32_t shared_queue) {
   if (chosen_domain_ == shared_queue) return {};
   const auto found = config_.shared_queues->find(shared_queue);
-  if (!found) return bad_request(found.error());
+  if (!found) return refuse(found.error());
   config_.pd = found->pd;
   chosen_domain_ = shared_queue;
   return {};

@@ -19,6 +19,7 @@ struct OwedAnswer {
   std::uint32_t packets = 1;
   std::uint32_t done = 0;
   bool is_again = false;           // does not count against what the peer may ask for
+  bool is_gone = false;            // came again, too late: it is refused, and no more
   std::uint32_t shared_queue = 0;  // XRC
   bool is_atomic = false;
   std::uint64_t value = 0;  // of an atomic

@@ -126,6 +126,55 @@ TEST_F(RcLoss, AsksOnlyForTheMissingPartOfARead) {
   EXPECT_THAT(asked, testing::ElementsAre(kLong, 1024));
 }
 
+// A program is told that its peer has read, and takes its memory back; what comes then has been on
+// its way for long.
+TEST_F(RcLoss, AReadThatComesAgainTooLateIsNothingToTheQueuePair) {
+  std::vector<std::byte> late;
+  world.link.tap = [&](int, const wire::Packet& p) {
+    if (p.shape->kind != Kind::kReadRequest) return true;
+    late.assign(wire::datagram_bytes(p.opcode, 0), std::byte{0});
+    wire::Head head;
+    head.opcode = p.opcode;
+    head.dest_qp = world.far().self();
+    head.psn = p.psn;
+    head.remote_key = p.remote_key;
+    head.remote_address = p.remote_address;
+    head.dma_length = p.dma_length;
+    wire::encode(head, late);
+    return true;
+  };
+  world.near().post(remote(SendOpcode::kRead, 500), 2000, 3000);
+  ASSERT_TRUE(finishes(kSoon));
+  const MemoryKey other = world.far().add_region(memory::kLocalWrite | memory::kRemoteWrite);
+  ASSERT_TRUE(world.far().regions.remove(world.far().key));
+  InTransit packet;
+  packet.bytes = late;
+  world.far().receive(packet);
+  world.run(kSoon);
+  EXPECT_EQ(responder().gone, 1u);
+  EXPECT_EQ(world.far().pair.state(), qp::QpState::kReadyToSend);
+  EXPECT_TRUE(world.far().events.empty());
+  world.far().key = other;
+  write();
+  EXPECT_TRUE(finishes(kSoon));
+}
+
+// Whoever waits for it is told at once.
+TEST_F(RcLoss, AReadThatComesAgainTooLateIsRefused) {
+  warm_up();
+  lose(1, 1, [&](const wire::Packet& p) {
+    if (p.shape->kind != Kind::kReadResponse) return false;
+    world.far().regions.remove(world.far().key);
+    return true;
+  });
+  world.near().post(remote(SendOpcode::kRead, 500), 2000, 100);
+  world.run(kSoon);
+  const auto done = world.near().poll();
+  ASSERT_EQ(done.size(), 1u);
+  EXPECT_EQ(done[0].status, Status::kRemoteAccess);
+  EXPECT_EQ(world.far().pair.state(), qp::QpState::kReadyToSend);
+}
+
 // The answers of the READ are lost, and the WRITE behind it is refused: the READ has not happened,
 // whatever the NAK acknowledges.
 TEST_F(RcLoss, ARefusalDoesNotCompleteTheReadBeforeIt) {

@@ -75,7 +75,7 @@ void RcResponder::receive(const wire::Packet& packet, qp::Responder& responder, 
     case Standing::kExpected:
       if (accept(packet, responder)) accept_kept(responder, now);
       return;
-    case Standing::kDuplicate: return repeat(packet, responder);
+    case Standing::kDuplicate: return repeat(packet);
     case Standing::kAhead: return keep(packet, now);
   }
 }
@@ -248,14 +248,14 @@ bool RcResponder::refuse_packet(Refusal refusal, qp::Responder& responder) {
 
 // -- duplicate ----------------------------------------------------------------------------------
 
-void RcResponder::repeat(const wire::Packet& packet, qp::Responder& responder) {
+void RcResponder::repeat(const wire::Packet& packet) {
   ++counters_.duplicates;
   // Another process has it, and has not answered.
   if (packet.psn - acknowledged_upto() >= 0) return;
   switch (packet.shape->kind) {
     case Kind::kSend:
     case Kind::kWrite: ack_due_ = true; return;
-    case Kind::kReadRequest: return repeat_read(packet, responder);
+    case Kind::kReadRequest: return repeat_read(packet);
     case Kind::kCompareSwap:
     case Kind::kFetchAdd:
       if (const std::uint64_t* value = atomics_.find(packet.psn)) {
@@ -276,22 +276,10 @@ void RcResponder::repeat(const wire::Packet& packet, qp::Responder& responder) {
 }
 
 // All of it or a part, but nothing that was not asked for before: half of all sequence numbers are
-// past, so a stranger's guess would hit, and end the connection. It is executed again, so its key
-// is checked again: the region may be gone by now (9.7.5.1.5).
-void RcResponder::repeat_read(const wire::Packet& packet, qp::Responder& responder) {
+// past, so a stranger's guess would hit. It is executed again, when it is its turn (9.7.5.1.5).
+void RcResponder::repeat_read(const wire::Packet& packet) {
   OwedAnswer answer = answer_of_read(packet, msn_);
   if (!reads_.has(answer, settings_.path_mtu)) return;
-  const bool is_elsewhere =
-      responder.must_choose() && responder.relay_for(packet.srq_number) != nullptr;
-  auto begun = responder.must_choose() && !is_elsewhere ? responder.choose_domain(packet.srq_number)
-                                                        : Result<void, Refusal>();
-  if (begun && !is_elsewhere)
-    begun = responder.begin_read(packet.remote_key, packet.remote_address, packet.dma_length);
-  if (!begun) {
-    expected_ = packet.psn;  // where the NAK goes; the queue pair has failed
-    refuse_packet(begun.error(), responder);
-    return;
-  }
   answer.is_again = true;
   answers_.add_again(answer);
 }

@@ -4,7 +4,7 @@
 //
 //   expected    carried out, and what waited for it               -> ACK, answer, or NAK
 //   duplicate   SEND, WRITE: acknowledged again                   -> ACK
-//               READ: executed again                              -> answer
+//               READ: executed again                              -> answer, or a NAK and no more
 //               atomic: answered from a table, never executed twice
 //               FLUSH, ATOMIC WRITE: answered, never executed twice
 //   ahead       kept if there is a buffer, else dropped           -> NAK, once a gap
@@ -45,6 +45,7 @@ struct ResponderCounters {
   std::uint64_t naks = 0;       // sequence errors
   std::uint64_t not_ready = 0;  // RNR NAKs
   std::uint64_t refused = 0;    // requests that end the connection
+  std::uint64_t gone = 0;  // READs that came again, and what they ask for is not there any more
 };
 
 class RcResponder {
@@ -81,8 +82,8 @@ class RcResponder {
   Result<void, qp::Refusal> execute_atomic_write(const wire::Packet& packet,
                                                  qp::Responder& responder);
   bool refuse_packet(qp::Refusal refusal, qp::Responder& responder);
-  void repeat(const wire::Packet& packet, qp::Responder& responder);
-  void repeat_read(const wire::Packet& packet, qp::Responder& responder);
+  void repeat(const wire::Packet& packet);
+  void repeat_read(const wire::Packet& packet);
   OwedAnswer answer_of_read(const wire::Packet& packet, wire::Msn msn) const;
   void keep(const wire::Packet& packet, const Now& now);
 
@@ -141,6 +142,7 @@ class RcResponder {
   void take_reply(const qp::RelayReply& reply, qp::Responder& responder);
   void relayed(const Passed& done);
   void refuse_relayed(qp::Answer answer, qp::Responder& responder);
+  void refuse_fetch(const Passed& fetch, qp::Answer answer, qp::Responder& responder);
   Fetch fetch_for(const OwedAnswer& answer, qp::Responder& responder);
   Fetch fetch(const OwedAnswer& answer, std::uint32_t offset, qp::Relay& relay);
   void refuse_answer(qp::Refusal refusal, qp::Responder& responder);
@@ -156,6 +158,9 @@ class RcResponder {
   Progress send_answers(qp::Responder& responder, qp::Budget& budget);
   std::uint32_t next_bytes(const OwedAnswer& answer) const;
   Wire::Sent send_answer(OwedAnswer& answer, qp::Responder& responder, qp::Budget& budget);
+  Wire::Sent send_gone(const OwedAnswer& answer);
+  Result<void, qp::Refusal> read(const OwedAnswer& answer, std::uint32_t offset,
+                                 qp::Responder& responder, std::span<std::byte> to) const;
   Progress send_gaps();
   Progress send_acknowledge();
   Wire::Sent transmit_acknowledge(Psn psn, wire::Syndrome syndrome);

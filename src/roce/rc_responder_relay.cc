@@ -201,17 +201,27 @@ void RcResponder::refuse_relayed(qp::Answer answer, qp::Responder& responder) {
   const Passed oldest = relaying_->passed.front();
   relaying_->passed.clear();
   relaying_->fetched.state = Fetched::State::kNone;
-  if (oldest.is_fetch) {
-    const bool is_nonsense = answer == qp::Answer::kNotReady;
-    const auto refused = responder.refuse_relayed(is_nonsense ? qp::Answer::kOperation : answer);
-    if (!answers_.is_empty()) refuse_answer(refused.error(), responder);
-    return;
-  }
+  if (oldest.is_fetch) return refuse_fetch(oldest, answer, responder);
   const auto refused = responder.refuse_relayed(answer);
   expected_ = oldest.psn;
   msn_ = oldest.msn;
   assembly_ = oldest.before;
   refuse_packet(refused.error(), responder);
+}
+
+void RcResponder::refuse_fetch(const Passed& fetch, qp::Answer answer, qp::Responder& responder) {
+  if (!answers_.is_empty() && answers_.front().is_again) {
+    answers_.front().is_gone = true;
+    if (expected_ == fetch.psn) return;
+    miss(expected_.previous());
+    expected_ = last_ahead_ = fetch.psn;
+    msn_ = fetch.msn;
+    assembly_ = fetch.before;
+    return;
+  }
+  const bool is_nonsense = answer == qp::Answer::kNotReady;
+  const auto refused = responder.refuse_relayed(is_nonsense ? qp::Answer::kOperation : answer);
+  if (!answers_.is_empty()) refuse_answer(refused.error(), responder);
 }
 
 // -- answers of READs ---------------------------------------------------------------------------

@@ -62,11 +62,20 @@ RcResponder::Progress RcResponder::send_answers(qp::Responder& responder, qp::Bu
   while (!answers_.is_empty()) {
     if (budget.spent()) return Progress::kMore;
     OwedAnswer& answer = answers_.front();
+    if (answer.is_gone) {
+      if (send_gone(answer) != Wire::Sent::kSent) return Progress::kMore;
+      answers_.pop();
+      continue;
+    }
     switch (fetch_for(answer, responder)) {
       case Fetch::kHere: break;
       case Fetch::kLater: return Progress::kWaits;
       case Fetch::kNowhere:
-        refuse_answer(responder.refuse_relayed(qp::Answer::kInvalidRequest).error(), responder);
+        if (answer.is_again) {
+          answer.is_gone = true;
+        } else {
+          refuse_answer(responder.refuse_relayed(qp::Answer::kInvalidRequest).error(), responder);
+        }
         continue;
     }
     switch (send_answer(answer, responder, budget)) {
@@ -90,7 +99,9 @@ std::uint32_t RcResponder::next_bytes(const OwedAnswer& answer) const {
 }
 
 // The next packet of one answer. When the memory is gone meanwhile, a NAK at its place, and the
-// queue pair has failed (9.7.4.1.5).
+// queue pair has failed (9.7.4.1.5); but not where the READ came again. The peer may have had its
+// answer and said so, by whatever way, to the program that then took its memory back: this request
+// was late, and nobody waits for it. A peer that does is told, all the same.
 Wire::Sent RcResponder::send_answer(OwedAnswer& answer, qp::Responder& responder,
                                     qp::Budget& budget) {
   const bool is_first = answer.done == 0;
@@ -112,21 +123,44 @@ Wire::Sent RcResponder::send_answer(OwedAnswer& answer, qp::Responder& responder
                             responder.relay_for(answer.shared_queue) != nullptr;
   const Wire::Sent sent = wire_.transmit(packet, settings_.path, [&](std::span<std::byte> to) {
     if (is_elsewhere) return copy_fetched(answer, offset, to);
-    // What answers FLUSH and ATOMIC WRITE touches nothing.
-    if (answer.length != 0 && responder.must_choose()) {
-      if (const auto chosen = responder.choose_domain(answer.shared_queue); !chosen) {
-        refused = chosen.error();
-        return false;
-      }
-    }
-    const auto read = responder.read(answer.key, answer.address + offset, to);
-    if (!read) refused = read.error();
-    return read.has_value();
+    const auto done = read(answer, offset, responder, to);
+    if (!done) refused = done.error();
+    return done.has_value();
   });
   if (sent == Wire::Sent::kSent) agreement_.sent();
-  if (sent == Wire::Sent::kNoPayload)
+  if (sent == Wire::Sent::kNoPayload && answer.is_again) {
+    answer.is_gone = true;
+  } else if (sent == Wire::Sent::kNoPayload) {
     refuse_answer(refused.value_or(qp::Refusal::kOperation), responder);
+  }
   budget.take(packet.payload_bytes);
+  return sent;
+}
+
+Result<void, qp::Refusal> RcResponder::read(const OwedAnswer& answer, std::uint32_t offset,
+                                            qp::Responder& responder,
+                                            std::span<std::byte> to) const {
+  const std::uint64_t address = answer.address + offset;
+  // What answers FLUSH and ATOMIC WRITE touches nothing.
+  const bool must_choose = answer.length != 0 && responder.must_choose();
+  if (answer.is_again) {
+    const bool is_found = !must_choose || responder.find_domain(answer.shared_queue);
+    if (is_found && responder.read_again(answer.key, address, to)) return {};
+    return refuse(qp::Refusal::kAccess);
+  }
+  if (must_choose) {
+    if (auto chosen = responder.choose_domain(answer.shared_queue); !chosen) return chosen;
+  }
+  return responder.read(answer.key, address, to);
+}
+
+// To a peer that does not wait for it, it says nothing (9.7.5.1.3).
+Wire::Sent RcResponder::send_gone(const OwedAnswer& answer) {
+  Outgoing packet{.head = head_of(Code::kAcknowledge, answer.psn + answer.done)};
+  packet.head.syndrome = Syndrome::nak(NakCode::kRemoteAccessError);
+  packet.head.msn = answer.msn;
+  const Wire::Sent sent = transmit(packet);
+  counters_.gone += sent == Wire::Sent::kSent ? 1 : 0;
   return sent;
 }
 
