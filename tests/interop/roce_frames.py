@@ -183,10 +183,16 @@ class Frame:
             demand(size == 0 and self.pad == 0, f"{self.name}: has a payload")
         elif self.name.endswith(("_FIRST", "_MIDDLE")):
             demand(size in MTUS, f"{self.name}: {size} bytes are no path MTU")
+        elif self.is_empty_end():
+            self.name += ":EMPTY"
         elif "_LAST" in self.name:
             demand(1 <= size <= MTUS[-1], f"{self.name}: {size} bytes")
         else:
             demand(size <= MTUS[-1], f"{self.name}: {size} bytes")
+
+    def is_empty_end(self):
+        """What rxe answers a READ of nothing with that comes again. Nobody else may."""
+        return self.operation == 15 and not self.payload and self.pad == 0
 
     def check_answer(self):
         if "a" not in self.heads:
@@ -245,6 +251,7 @@ class Flows:
                    f"{frame.name}: reserved bits beside AckReq are still set")
             demand(frame.mark != GAP_MARK or frame.name.endswith("NAK_0"),
                    f"{frame.name}: names a gap")
+        demand(not (self.among_ours and frame.is_empty_end()), f"{frame.name}: no READ ends so")
         key = (frame.source, frame.destination, frame.queue, frame.operation in range(13, 17))
         if frame.name.endswith("_ONLY") or "_ONLY_" in frame.name:
             self.open.pop(key, None)

@@ -231,7 +231,9 @@ class Bench:
             raise library.Failure(f"{len(problems)} bad frames\n" + "\n".join(problems[:REPORTED]))
         fresh = self.checker.counts - before
         sent = {end.name: 0 for end in (self.ours, self.theirs)}
-        for (source, _), count in fresh.items():
+        for (source, kind), count in fresh.items():
+            if kind.endswith(":EMPTY") and self.is_ours(source):
+                raise library.Failure(f"we sent {kind}")
             sent[(self.ours if self.is_ours(source) else self.theirs).name] += count
         return sent
 
