@@ -11,10 +11,16 @@
 #include <cerrno>
 #include <charconv>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <iterator>
+#include <optional>
+#include <span>
 #include <string_view>
 
+#include "base/far_fence.h"
+#include "base/time.h"
 #include "memory/directory_names.h"
 #include "memory/proc_text.h"
 #include "memory/raw_calls.h"
@@ -29,6 +35,21 @@ constexpr std::uint64_t kPrivate = FUTEX_PRIVATE_FLAG;  // FUTEX2_PRIVATE is the
 
 // Our own threads on a processor poll queues; nothing of theirs is the program's memory.
 constexpr std::string_view kOurs = "verbena-";
+
+// What a thread needs at most from finding the memory to going to sleep, of a processor's time.
+constexpr Duration kWayToSleep = Duration::microseconds(100);
+// Longer than this no thread is waited for: it would be held up by others for so long.
+constexpr Duration kPatience = Duration::milliseconds(20);
+
+Instant read_clock(clockid_t clock) {
+  timespec time{};
+  if (syscall(SYS_clock_gettime, clock, &time) != 0) return Instant::never();
+  return Instant::at(std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec);
+}
+
+// How long it has had a processor; never: it has ended, or that is not told (linux/posix-timers.h:
+// CPUCLOCK_PERTHREAD_MASK, CPUCLOCK_SCHED).
+Instant time_of(int thread) { return read_clock(~thread * 8 | 4 | 2); }
 
 void nap() {
   constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 50'000};
@@ -56,6 +77,7 @@ class Look {
 
   // Of all threads but the calling one. False: somebody uses the range, or it is not known.
   bool is_clear() {
+    runner_count_ = 0;
     const int folder = raw::open("/proc/self/task", O_RDONLY | O_DIRECTORY);
     if (folder < 0) return (errno == EMFILE || errno == ENFILE) && is_alone();
     char own[16];
@@ -65,9 +87,61 @@ class Look {
     raw::close(folder);
     return nobody;
   }
-  bool has_running() const { return has_running_; }
+
+  // Those that were on a processor, or about to be, may have found the memory, and not be asleep
+  // yet. Each is given the time for that. False: it sleeps by now.
+  bool runners_are_clear() {
+    const Instant begin = read_clock(CLOCK_MONOTONIC);
+    while (runner_count_ != 0) {
+      const Instant before = read_clock(CLOCK_MONOTONIC);
+      if (before - begin > kPatience) return true;
+      nap();
+      // A processor of a virtual machine may not be there for a while, and its thread's time goes
+      // on; it answers when it is there again.
+      if (has_joined_far_fences()) far_fence();
+      if (read_clock(CLOCK_MONOTONIC) - before > kWayToSleep * 3) {
+        give_more_time();
+      } else if (!pass_over_runners()) {
+        return false;
+      }
+    }
+    return true;
+  }
 
  private:
+  enum class Seen : std::uint8_t { kClear, kUses, kRuns };
+  struct Runner {
+    int thread;
+    Instant time;  // that it had had when it was seen
+  };
+
+  // More than fit are passed over: a processor each, so they have been there all the time.
+  void note_runner(const char* id) {
+    const Runner runner{std::atoi(id), time_of(std::atoi(id))};
+    if (runner_count_ < std::size(runners_)) runners_[runner_count_++] = runner;
+  }
+
+  void give_more_time() {
+    for (Runner& runner : std::span(runners_, runner_count_))
+      runner.time = time_of(runner.thread);
+  }
+
+  // Leaves those that may still be on their way. False: one sleeps.
+  bool pass_over_runners() {
+    std::size_t left = 0;
+    for (const Runner& runner : std::span(runners_, runner_count_)) {
+      char id[16];
+      std::snprintf(id, sizeof id, "%d", runner.thread);
+      const Seen seen = look_at(id);
+      if (seen == Seen::kUses) return false;
+      const Instant now = time_of(runner.thread);
+      const bool has_had_time = now == Instant::never() || now - runner.time >= kWayToSleep;
+      if (seen == Seen::kRuns && !has_had_time) runners_[left++] = runner;
+    }
+    runner_count_ = left;
+    return true;
+  }
+
   template <class See>
   static bool each_thread(int folder, See see) {
     alignas(8) char entries[2048];
@@ -92,21 +166,26 @@ class Look {
   }
 
   bool is_clear_of(const char* id) {
+    const Seen seen = look_at(id);
+    if (seen == Seen::kRuns && !is_ours(id)) note_runner(id);
+    return seen != Seen::kUses;
+  }
+
+  Seen look_at(const char* id) const {
     char path[64];
     char text[256];
     std::snprintf(path, sizeof path, "/proc/self/task/%.16s/syscall", id);
     const long got = read_text(path, text, sizeof text);
     if (got < 0) {
-      if (errno == ENOENT || errno == ESRCH) return true;  // it has ended
-      return (errno == EMFILE || errno == ENFILE) && is_alone();
+      if (errno == ENOENT || errno == ESRCH) return Seen::kClear;  // it has ended
+      const bool is_nobody = (errno == EMFILE || errno == ENFILE) && is_alone();
+      return is_nobody ? Seen::kClear : Seen::kUses;
     }
     ThreadCall call;
-    if (!parse_call(text, static_cast<std::uint64_t>(got), call)) return false;
-    if (call.is_running) {
-      if (!is_ours(id)) has_running_ = true;
-      return true;
-    }
-    return !sleeps(call) && (use_ == ThreadUse::kSleeps || !reads(call, id));
+    if (!parse_call(text, static_cast<std::uint64_t>(got), call)) return Seen::kUses;
+    if (call.is_running) return Seen::kRuns;
+    const bool is_used = sleeps(call) || (use_ == ThreadUse::kSleepsOrReads && reads(call, id));
+    return is_used ? Seen::kUses : Seen::kClear;
   }
 
   static bool is_ours(const char* id) {
@@ -168,7 +247,8 @@ class Look {
   const std::uint64_t end_;
   const ThreadUse use_;
   const std::uint32_t quiet_;
-  bool has_running_ = false;
+  Runner runners_[64];
+  std::size_t runner_count_ = 0;
 };
 
 }  // namespace
@@ -198,14 +278,8 @@ bool parse_call(const char* text, std::uint64_t length, ThreadCall& call) {
 }
 
 bool is_used_by_others(const PageRun& range, ThreadUse use, std::uint32_t quiet) {
-  // Who is on a processor is looked at twice more.
-  constexpr int kLooks = 3;
-  for (int i = 0;; ++i) {
-    Look look(range, use, quiet);
-    if (!look.is_clear()) return true;
-    if (!look.has_running() || i + 1 == kLooks) return false;
-    nap();
-  }
+  Look look(range, use, quiet);
+  return !look.is_clear() || !look.runners_are_clear();
 }
 
 bool stays_used_by_others(const PageRun& range, ThreadUse use, std::uint32_t quiet) {

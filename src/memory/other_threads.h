@@ -3,10 +3,11 @@
 // sleeps on a word of a range, and who has handed its pages to a device. Neither is a touch that
 // userfaultfd could hold: both have looked the memory up before.
 //
-// It sees calls, and those of threads that rest: a thread on a processor is looked at again a
-// little later, when the few instructions between looking the memory up and going to sleep are
-// behind it. What it does not see: a sleeper on a process-shared futex elsewhere that was requeued
-// to a word of the range, and device reads by ioctl(2).
+// It sees calls, and those of threads that rest: a thread on a processor is looked at again until
+// it rests, or has had the time of a processor that lies between looking the memory up and going to
+// sleep. Whoever comes later has to be held by other means. What it does not see: a sleeper on a
+// process-shared futex elsewhere that was requeued to a word of the range, device reads by
+// ioctl(2), and a thread in whose place an interrupt has had the processor all the time.
 //
 // Raw system calls, nothing allocated.
 #pragma once

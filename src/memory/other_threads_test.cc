@@ -5,16 +5,22 @@
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <linux/futex.h>
+#include <pthread.h>
+#include <sched.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
+#include <ctime>
 #include <fstream>
+#include <ranges>
 #include <string>
 #include <string_view>
 #include <thread>
+#include <vector>
 
 #include "memory/adoption.h"
 #include "memory/test_adoption.h"
@@ -178,6 +184,53 @@ TEST(ReadersOfPages, OfDirectFilesCount) {
   EXPECT_FALSE(is_used_by_others(all, ThreadUse::kSleepsOrReads));
   for (const int end : ends)
     close(end);
+}
+
+// Of threads that share a processor most are not on it. They may have been stopped on their way to
+// sleep, so none is passed over before it has been there.
+TEST(RunningThreads, AreGivenTheTimeToGoToSleep) {
+  const TestPages pages(kPages);
+  constexpr int kTries = 20;
+  constexpr std::int64_t kNeeded = 90'000;
+  std::atomic<bool> is_over = false;
+  std::vector<std::thread> threads;
+  std::vector<clockid_t> clocks;
+  for (int i = 0; i < 3; ++i) {
+    threads.emplace_back([&] {
+      while (!is_over) {
+      }
+    });
+    clocks.emplace_back();
+    ASSERT_EQ(pthread_getcpuclockid(threads.back().native_handle(), &clocks.back()), 0);
+    cpu_set_t first;
+    CPU_ZERO(&first);
+    CPU_SET(sched_getcpu(), &first);
+    pthread_setaffinity_np(threads.back().native_handle(), sizeof first, &first);
+  }
+  const auto times = [&] {
+    std::vector<std::int64_t> all;
+    for (const clockid_t clock : clocks) {
+      timespec time{};
+      clock_gettime(clock, &time);
+      all.push_back(std::int64_t{time.tv_sec} * 1'000'000'000 + time.tv_nsec);
+    }
+    return all;
+  };
+  int good = 0;
+  for (int i = 0; i < kTries; ++i) {
+    const auto before = times();
+    EXPECT_FALSE(is_used_by_others({.begin = pages.begin(), .length = pages.size()},
+                                   ThreadUse::kSleepsOrReads));
+    const auto after = times();
+    good += std::ranges::all_of(std::views::iota(0u, clocks.size()), [&](std::size_t each) {
+      return after[each] - before[each] >= kNeeded;
+    });
+  }
+  is_over = true;
+  for (std::thread& thread : threads)
+    thread.join();
+  // The wait has an end, which a busy machine may come to.
+  EXPECT_GT(good, kTries / 2);
 }
 
 }  // namespace
