@@ -207,6 +207,13 @@ TEST_F(WireRelay, ADeadProcessIsAnOperationalError) {
   EXPECT_EQ(far().pair.state(), qp::QpState::kError);
 }
 
+TEST_F(WireRelay, AReadBesideAQueueOfNobodyIsAnInvalidRequest) {
+  near().post(request(SendOpcode::kRead, TestRelay::kNobodys), 0, 10);
+  run();
+  EXPECT_EQ(only_status(), Status::kRemoteInvalidRequest);
+  EXPECT_EQ(far().pair.state(), qp::QpState::kError);
+}
+
 TEST_F(WireRelay, AQueueOfNobodyIsAnInvalidRequest) {
   near().post(request(SendOpcode::kSend, TestRelay::kNobodys), 0, 10);
   run();
