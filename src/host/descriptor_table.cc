@@ -91,19 +91,18 @@ DescriptorTable::DescriptorTable(bool want_own) {
 
 PrivateFd DescriptorTable::settle(int fd) {
   if (fd < 0) return PrivateFd();
-  if (!is_own_) {
-    // Out of the way of programs that count on low numbers, or close a range of them.
-    rlimit limit{};
-    getrlimit(RLIMIT_NOFILE, &limit);
-    const auto high = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 16) / 2);
-    const int moved = raw::duplicate(fd, high);
-    if (moved >= 0) {
-      raw::close(fd);
-      fd = moved;
-    }
+  if (is_own_) {
+    highest_ = std::max(highest_, fd);
+    return PrivateFd(fd);
   }
-  highest_ = std::max(highest_, fd);
-  return is_own_ ? PrivateFd(fd) : PrivateFd::in_shared_table(fd);
+  // Out of the way of programs that count on low numbers, or close a range of them. By then the
+  // program may have closed this one and have a file of its own in its place.
+  PrivateFd low = PrivateFd::in_shared_table(fd);
+  rlimit limit{};
+  getrlimit(RLIMIT_NOFILE, &limit);
+  const auto high = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 16) / 2);
+  const int moved = raw::duplicate(fd, high);
+  return moved < 0 ? std::move(low) : PrivateFd::in_shared_table(moved);
 }
 
 void DescriptorTable::fill_reserve() {
