@@ -23,6 +23,17 @@ namespace {
 
 class Connections : public EndsTest {};
 
+ibv_qp_init_attr smallest(ibv_qp_type type) {
+  ibv_qp_init_attr made{};
+  made.qp_type = type;
+  made.cap = {.max_send_wr = 1,
+              .max_recv_wr = 1,
+              .max_send_sge = 1,
+              .max_recv_sge = 1,
+              .max_inline_data = 0};
+  return made;
+}
+
 // An event waits, and is left there.
 void wait_until_readable(int fd) {
   pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
@@ -143,6 +154,33 @@ TEST_F(Connections, CallsThatComeTooEarlyOrTwice) {
   EXPECT_EQ(error_of(rdma_resolve_addr(client.get(), nullptr, raw(loopback(1)), 1)), EINVAL);
   EXPECT_EQ(error_of(rdma_connect(client.get(), &asks)), 0);
   EXPECT_EQ(error_of(rdma_connect(client.get(), &asks)), EINVAL);
+}
+
+// A queue pair is made while the thread of the events takes the answer: thread sanitizer looks on.
+TEST_F(Connections, AQueuePairMayComeLate) {
+  prepare(loopback());
+  rdma_conn_param asks = parameters(0x111);
+  ASSERT_EQ(error_of(rdma_connect(client.get(), &asks)), 0);
+  const OwnId server(expect(server_channel.get(), RDMA_CM_EVENT_CONNECT_REQUEST)->id);
+  ASSERT_EQ(error_of(rdma_reject(server.get(), nullptr, 0)), 0);
+  ibv_qp_init_attr made = smallest(IBV_QPT_RC);
+  EXPECT_EQ(error_of(rdma_create_qp(client.get(), nullptr, &made)), 0);
+  expect(client_channel.get(), RDMA_CM_EVENT_REJECTED);
+  rdma_destroy_qp(client.get());
+}
+
+TEST_F(Connections, AQueuePairIsOfItsIdsKind) {
+  for (const rdma_port_space space : {RDMA_PS_TCP, RDMA_PS_UDP}) {
+    const OwnId id = make_id(client_channel.get(), space);
+    ASSERT_EQ(error_of(rdma_bind_addr(id.get(), raw(loopback()))), 0);
+    const ibv_qp_type own = id->qp_type;
+    ibv_qp_init_attr other = smallest(own == IBV_QPT_UD ? IBV_QPT_RC : IBV_QPT_UD);
+    EXPECT_EQ(error_of(rdma_create_qp(id.get(), nullptr, &other)), EINVAL);
+    EXPECT_EQ(id->qp_type, own);
+    ibv_qp_init_attr fits = smallest(own);
+    EXPECT_EQ(error_of(rdma_create_qp(id.get(), nullptr, &fits)), 0);
+    rdma_destroy_qp(id.get());
+  }
 }
 
 TEST_F(Connections, FamiliesDoNotMix) {

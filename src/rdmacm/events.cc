@@ -37,7 +37,7 @@ void push(Id& id, rdma_cm_event_type type, int status,
 
 // A connection that was asked for: an id like its listener.
 std::unique_ptr<Id> child_of(Id& listener, const cm::Event& event, Instant now) {
-  auto child = std::make_unique<Id>(listener.manager, listener.ps, listener.qp_type);
+  auto child = std::make_unique<Id>(listener.manager, listener.ps, listener.made_for);
   child->channel = listener.channel;
   child->context = listener.context;
   child->traffic_class = event.route.traffic_class;

@@ -65,7 +65,9 @@ struct Id : rdma_cm_id {
 
   static Id& of(rdma_cm_id* id) { return *static_cast<Id*>(id); }
   Channel& events() const { return *static_cast<Channel*>(channel); }
-  bool is_datagram() const { return qp_type == IBV_QPT_UD; }
+  // What the id was created for decides; not qp_type, which is the program's to read while its
+  // events are made by another thread.
+  bool is_datagram() const { return made_for == IBV_QPT_UD; }
   // Of a port in the id's port space.
   std::uint64_t service_id(std::uint16_t number) const {
     return (std::uint64_t{ps} << 16) + number;
@@ -80,6 +82,7 @@ struct Id : rdma_cm_id {
   void set_destination(const Address& address) { address.store(route.addr.dst_storage); }
 
   Manager& manager;
+  const ibv_qp_type made_for;  // and so are the ids of those who ask it for a connection
   std::atomic<Stage> stage{Stage::kIdle};
   Stage stage_before = Stage::kIdle;  // of kAddressing: to which it returns
   bool is_sync = false;               // its calls wait for their events, in a channel of its own

@@ -183,6 +183,7 @@ int create_qp(Id& id, ibv_qp_init_attr_ex& attributes) {
   }
   if (!attributes.pd) return ENOMEM;
   if (attributes.pd->context != id.verbs) return EINVAL;
+  if ((attributes.qp_type == IBV_QPT_UD) != id.is_datagram()) return EINVAL;
   if (differ(id.recv_cq, attributes.recv_cq) || differ(id.send_cq, attributes.send_cq)) {
     return EINVAL;
   }
@@ -195,7 +196,6 @@ int create_qp(Id& id, ibv_qp_init_attr_ex& attributes) {
     drop_cqs(id);
     return error;
   }
-  id.qp_type = attributes.qp_type;
   ibv_qp* const qp = ibv_create_qp_ex(id.verbs, &attributes);
   const int error = qp ? prepare(id, qp) : errno;
   if (error) {
@@ -204,6 +204,7 @@ int create_qp(Id& id, ibv_qp_init_attr_ex& attributes) {
     return error;
   }
   id.qp = qp;
+  id.qp_type = attributes.qp_type;
   id.pd = attributes.pd;
   return 0;
 }
