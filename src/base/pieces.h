@@ -5,6 +5,8 @@
 
 #include <cstddef>
 
+#include "base/crc32.h"
+
 namespace verbena {
 
 struct Pieces {
@@ -12,6 +14,8 @@ struct Pieces {
   std::size_t bytes = 0;   // of each
   std::size_t stride = 0;  // from the beginning of one to that of the next
   std::size_t count = 1;
+  // Of each piece, where they are wanted: what stands before it, and then that and the piece.
+  CrcBlock* crcs = nullptr;
 
   std::size_t total() const { return bytes * count; }
 };

@@ -13,16 +13,7 @@
 #include <cstdint>
 
 #include "memory/guarded_copy.h"
-
-// Instructions that may fault, and where to go on then: a line of the table that fault_guard.cc
-// reads.
-#define GUARDED(instructions)                       \
-  "771:\n" instructions                             \
-  "772:\n"                                          \
-  ".pushsection verbena_faults, \"a\", @progbits\n" \
-  ".balign 4\n"                                     \
-  ".long 771b - ., 772b - ., %l[fault] - .\n"       \
-  ".popsection\n"
+#include "memory/guarded_x86_64.h"
 
 // One piece: all of it is loaded, then stored.
 #define DEFINE_MOVE(name, instructions, ...)                                      \

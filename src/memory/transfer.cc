@@ -3,6 +3,7 @@
 // whoever takes a region away waits for microseconds, not for a gigabyte.
 #include <algorithm>
 
+#include "memory/guarded_crc.h"
 #include "memory/null_memory.h"
 #include "memory/region_table.h"
 #include "memory/window_table.h"
@@ -103,8 +104,11 @@ bool load_pieces(const Pieces& to, std::uint64_t at, const std::byte* memory, st
   while (length > 0) {
     const auto inside = static_cast<std::size_t>(at % to.bytes);
     const std::size_t part = std::min(length, to.bytes - inside);
-    std::byte* const piece = to.first + static_cast<std::size_t>(at / to.bytes) * to.stride;
-    if (!guarded_copy(piece + inside, memory, part)) return false;
+    const auto number = static_cast<std::size_t>(at / to.bytes);
+    std::byte* const place = to.first + number * to.stride + inside;
+    const bool is_copied = to.crcs ? guarded_copy_and_crc(place, memory, part, to.crcs[number])
+                                   : guarded_copy(place, memory, part);
+    if (!is_copied) return false;
     at += part;
     memory += part;
     length -= part;

@@ -141,6 +141,19 @@ TEST_F(Transfer, PiecesAreFilledOneAfterTheOther) {
       for (std::size_t i = 0; i < bytes * 5; ++i)
         expected[2 + i / bytes * kStride + i % bytes] = sent[offset + i];
       ASSERT_EQ(room, expected) << bytes << " from " << offset;
+
+      std::vector<std::byte> again(room.size(), kBetween);
+      std::array<CrcBlock, 5> crcs;
+      crcs.fill(crc_begin(0, std::span<const std::byte>(sent).first<12>()));
+      Pieces with_crcs = pieces;
+      with_crcs.first = again.data() + 2;
+      with_crcs.crcs = crcs.data();
+      ASSERT_TRUE(gather_pieces(table, kDomain, list, offset, with_crcs));
+      ASSERT_EQ(again, expected);
+      const std::uint32_t before = crc32(0, std::span(sent).first(12));
+      for (std::size_t i = 0; i < crcs.size(); ++i)
+        ASSERT_EQ(crc_end(crcs[i]),
+                  crc32(before, std::span(sent).subspan(offset + i * bytes, bytes)));
     }
   }
   std::vector<std::byte> room(5 * kStride);

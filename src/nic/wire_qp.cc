@@ -233,19 +233,22 @@ std::uint32_t WireQp::transmit_run(const roce::Outgoing& packet, std::uint32_t m
   if (source_port == 0) return 0;
   const auto place = this->place(route, static_cast<std::uint32_t>(size), most);
   if (!place) return 0;
-  wire::Head head = packet.head;
-  Pieces payloads{.bytes = packet.payload_bytes, .stride = size, .count = place->packets};
-  for (std::uint32_t i = 0; i < place->packets; ++i, head.psn = head.psn.next()) {
-    const wire::DatagramBuilder datagram(place->room.subspan(i * size, size), head,
-                                         packet.payload_bytes);
-    if (i == 0) payloads.first = datagram.payload().data();
+  const auto datagram_at = [&](std::size_t i) { return place->room.subspan(i * size, size); };
+  std::array<CrcBlock, roce::kRunMost> crcs;
+  wire::FlowIcrc& icrc = icrc_of(path, source_port);
+  wire::DatagramBuilder datagram(datagram_at(0), packet.head, packet.payload_bytes);
+  const Pieces payloads{.first = datagram.payload().data(),
+                        .bytes = packet.payload_bytes,
+                        .stride = size,
+                        .count = place->packets,
+                        .crcs = crcs.data()};
+  for (std::uint32_t i = 0; i < place->packets; ++i) {
+    if (i != 0) datagram.go_on(datagram_at(i));
+    crcs[i] = datagram.begin(icrc, static_cast<std::uint16_t>(place->ip_id + i));
   }
   if (!payload(0, payloads)) return 0;
-  wire::FlowIcrc& icrc = icrc_of(path, source_port);
-  for (std::uint32_t i = 0; i < place->packets; ++i) {
-    const auto id = static_cast<std::uint16_t>(place->ip_id + i);
-    wire::DatagramBuilder::finish(place->room.subspan(i * size, size), icrc, id);
-  }
+  for (std::uint32_t i = 0; i < place->packets; ++i)
+    wire::DatagramBuilder::finish(datagram_at(i), crcs[i]);
   builder_->commit();
   return place->packets;
 }

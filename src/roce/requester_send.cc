@@ -24,8 +24,6 @@ constexpr std::uint32_t kAsksPerWindow = 4;
 constexpr std::uint32_t kAskAtLeastEvery = 16;
 // And trains: each answer costs both ends a call of the system.
 constexpr std::uint32_t kAskAfterTrains = 2;
-// Packets of a run: their payloads stay in the nearest cache until the ICRC is computed.
-constexpr std::uint32_t kRunMost = 16;
 // With so many operations on their way, what is posted waits for company; and with so many that
 // wait, it leaves.
 constexpr std::uint32_t kAloneMost = 8;

@@ -54,6 +54,8 @@ struct Outgoing {
   bool is_ecn_capable = false;  // the network may mark it (A17.9.1): packets whose rate we control
 };
 
+inline constexpr std::uint32_t kRunMost = 16;  // packets that are handed over at once
+
 // Implemented by whoever has the port. Called with the queue pair's lock held.
 class Wire {
  public:
@@ -63,9 +65,9 @@ class Wire {
     kNoPayload,  // the source said no; nothing was sent
   };
   virtual Sent transmit(const Outgoing& packet, const Path& path, PayloadSource payload) = 0;
-  // Up to `most` packets that are all like this one, but for their PSNs, which follow each other.
-  // How many were sent: where it is none, transmit() tells why. What the payload refuses is not
-  // sent.
+  // Up to `most` packets (kRunMost at most) that are all like this one, but for their PSNs, which
+  // follow each other. How many were sent: where it is none, transmit() tells why. What the payload
+  // refuses is not sent.
   virtual std::uint32_t transmit_run(const Outgoing& packet, std::uint32_t most, const Path& path,
                                      RunSource payload) {
     Outgoing one = packet;

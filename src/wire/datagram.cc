@@ -2,8 +2,10 @@
 #include "wire/datagram.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "base/assert.h"
+#include "wire/headers.h"
 
 namespace verbena::wire {
 
@@ -22,13 +24,29 @@ DatagramBuilder::DatagramBuilder(std::span<std::byte> room, const Head& head,
 }
 
 std::size_t DatagramBuilder::finish(FlowIcrc& icrc, std::uint16_t id) {
-  finish(datagram_, icrc, id);
+  const auto covered = datagram_.first(datagram_.size() - kIcrcBytes);
+  store_icrc(icrc.compute(covered, id), datagram_.last<kIcrcBytes>());
   return datagram_.size();
 }
 
-void DatagramBuilder::finish(std::span<std::byte> datagram, FlowIcrc& icrc, std::uint16_t id) {
-  const auto covered = datagram.first(datagram.size() - kIcrcBytes);
-  store_icrc(icrc.compute(covered, id), datagram.last<kIcrcBytes>());
+CrcBlock DatagramBuilder::begin(FlowIcrc& icrc, std::uint16_t id) const {
+  const CrcBlock bth = icrc.begin(datagram_.first<kBthBytes>(), datagram_.size(), id);
+  return crc_fold(bth, datagram_.first(header_bytes_).subspan(kBthBytes));
+}
+
+void DatagramBuilder::go_on(std::span<std::byte> room) {
+  VERBENA_ASSERT(datagram_.size() <= room.size() && room.size() >= kHeadersMax);
+  // Of a fixed size, for that is fast; behind the headers comes the payload anyway.
+  std::memcpy(room.data(), datagram_.data(), kHeadersMax);
+  datagram_ = room.first(datagram_.size());
+  Bth bth;
+  std::memcpy(&bth, room.data(), sizeof bth);
+  bth.psn = be24(Psn(bth.psn.value()).next().value());
+  std::memcpy(room.data(), &bth, sizeof bth);
+}
+
+void DatagramBuilder::finish(std::span<std::byte> datagram, const CrcBlock& crc) {
+  store_icrc(crc_end(crc), datagram.last<kIcrcBytes>());
 }
 
 }  // namespace verbena::wire

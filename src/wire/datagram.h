@@ -6,6 +6,13 @@
 //   DatagramBuilder builder(room, head, payload_bytes);
 //   copy to builder.payload();
 //   length = builder.finish(flow_icrc, id);
+//
+// Or the caller folds the ICRC as it copies, packets of one length and no pad behind each other:
+//
+//   DatagramBuilder builder(first room, head, payload_bytes);
+//   crcs[i] = builder.begin(flow_icrc, id + i), builder.payload(); builder.go_on(next room);
+//   copy all payloads, and fold them into their crcs
+//   DatagramBuilder::finish(room i, crcs[i]);
 #pragma once
 
 #include <cstddef>
@@ -29,8 +36,14 @@ class DatagramBuilder {
   // Closes with the ICRC. `id` is what IPv4's identification will be: 0 from an unconnected socket,
   // and the index of the segment in a GSO batch.
   std::size_t finish(FlowIcrc& icrc, std::uint16_t id = 0);
-  // The same, of a whole datagram.
-  static void finish(std::span<std::byte> datagram, FlowIcrc& icrc, std::uint16_t id);
+
+  // The CRC of what stands before the payload.
+  CrcBlock begin(FlowIcrc& icrc, std::uint16_t id) const;
+  // Goes on to another datagram, which differs in its PSN, the next one, and its payload. Asserts
+  // that it fits, and is not a short one (kHeadersMax).
+  void go_on(std::span<std::byte> room);
+  // Closes a datagram whose CRC has come to the end of its payload, which has no pad.
+  static void finish(std::span<std::byte> datagram, const CrcBlock& crc);
 
  private:
   std::span<std::byte> datagram_;

@@ -6,7 +6,6 @@
 #include <cstring>
 
 #include "base/assert.h"
-#include "wire/crc32.h"
 #include "wire/headers.h"
 
 namespace verbena::wire {
@@ -76,12 +75,12 @@ std::uint32_t FlowIcrc::fold_heads(std::uint16_t id) {
   return crc32(0, std::span(prefix_).first(prefix_bytes_));
 }
 
-std::uint32_t FlowIcrc::begin(std::span<const std::byte, kBthBytes> bth, std::size_t datagram_bytes,
-                              std::uint16_t id) {
-  std::array<std::byte, kBthBytes> masked;
-  std::copy_n(bth.begin(), kBthBytes, masked.begin());
-  masked[Bth::kCongestionOffset] = kOnes;
-  return crc32(crc_of_heads(datagram_bytes, id), masked);
+CrcBlock FlowIcrc::begin(std::span<const std::byte, kBthBytes> bth, std::size_t datagram_bytes,
+                         std::uint16_t id) {
+  CrcBlock block = crc_begin(crc_of_heads(datagram_bytes, id), bth);
+  static_assert(Bth::kCongestionOffset >= sizeof(std::uint32_t), "else the CRC would be lost");
+  block.bytes[sizeof block - kBthBytes + Bth::kCongestionOffset] = kOnes;
+  return block;
 }
 
 std::uint32_t FlowIcrc::compute(std::span<const std::byte> covered, std::uint16_t id) {

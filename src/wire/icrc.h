@@ -21,6 +21,7 @@
 #include <cstdint>
 #include <span>
 
+#include "base/crc32.h"
 #include "base/result.h"
 #include "wire/ip.h"
 #include "wire/malformed.h"
@@ -48,11 +49,10 @@ class FlowIcrc {
   // Of a datagram as it was received: BTH to ICRC.
   Result<Verified, Malformed> verify(std::span<const std::byte> datagram, std::uint16_t id_guess);
 
-  // For those who fold the CRC as they copy: the CRC of all that stands before the extension
-  // headers, to which the rest is to be folded by crc32 or copy_and_crc. `datagram_bytes` counts
-  // the ICRC.
-  std::uint32_t begin(std::span<const std::byte, kBthBytes> bth, std::size_t datagram_bytes,
-                      std::uint16_t id = 0);
+  // For those who fold the CRC as they copy: all that stands before the extension headers.
+  // `datagram_bytes` counts the ICRC.
+  CrcBlock begin(std::span<const std::byte, kBthBytes> bth, std::size_t datagram_bytes,
+                 std::uint16_t id = 0);
 
  private:
   static constexpr std::size_t kOnesBytes = 8;

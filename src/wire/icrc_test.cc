@@ -6,9 +6,9 @@
 #include <cstdio>
 #include <vector>
 
+#include "base/crc32.h"
 #include "base/random.h"
 #include "base/test_seed.h"
-#include "wire/crc32.h"
 #include "wire/datagram.h"
 #include "wire/headers.h"
 #include "wire/packet.h"
@@ -124,10 +124,41 @@ TEST(Icrc, BeginAndFoldIsTheSameAsCompute) {
   const auto datagram = send_only(kIpv4Flow, 300, 5);
   const std::span bytes(datagram);
   FlowIcrc icrc(kIpv4Flow);
-  const std::uint32_t begun = icrc.begin(bytes.first<kBthBytes>(), bytes.size(), 5);
-  std::vector<std::byte> copy(bytes.size() - kBthBytes - kIcrcBytes);
-  EXPECT_EQ(copy_and_crc(copy.data(), bytes.data() + kBthBytes, copy.size(), begun),
-            received_icrc(bytes));
+  const CrcBlock begun = icrc.begin(bytes.first<kBthBytes>(), bytes.size(), 5);
+  const auto rest = bytes.first(bytes.size() - kIcrcBytes).subspan(kBthBytes);
+  EXPECT_EQ(crc_end(crc_fold(begun, rest)), received_icrc(bytes));
+}
+
+TEST(Icrc, OfPacketsThatFollowEachOther) {
+  // With an extension header, of an extended connection.
+  const Head head{.opcode = Opcode::of(Service::kXrc, Code::kWriteMiddle),
+                  .dest_qp = {.value = 0x1234},
+                  .psn = Psn(0xFFFFFE),
+                  .srq_number = 0x5678};
+  constexpr std::size_t kPayload = 256;
+  const std::size_t size = datagram_bytes(head.opcode, kPayload);
+  const std::vector<std::byte> payload(kPayload, std::byte{0x5A});
+  for (const Flow& flow : {kIpv4Flow, kIpv6Flow}) {
+    FlowIcrc icrc(flow);
+    std::vector<std::byte> all(4 * size);
+    const auto room = [&](std::size_t i) { return std::span(all).subspan(i * size, size); };
+    DatagramBuilder builder(room(0), head, kPayload);
+    for (std::uint16_t i = 0; i < 4; ++i) {
+      if (i != 0) builder.go_on(room(i));
+      const CrcBlock begun = builder.begin(icrc, i);
+      std::copy(payload.begin(), payload.end(), builder.payload().begin());
+      DatagramBuilder::finish(room(i), crc_fold(begun, payload));
+    }
+    for (std::uint16_t i = 0; i < 4; ++i) {
+      EXPECT_TRUE(FlowIcrc(flow).verify(room(i), i)->is_guess);
+      const auto packet = parse(room(i));
+      ASSERT_TRUE(packet);
+      EXPECT_EQ(packet->psn, head.psn + i);
+      EXPECT_EQ(packet->dest_qp, head.dest_qp);
+      EXPECT_EQ(packet->srq_number, head.srq_number);
+      EXPECT_TRUE(std::equal(payload.begin(), payload.end(), packet->payload.begin()));
+    }
+  }
 }
 
 TEST(Icrc, RefusesWhatIsTooShortOrTooLong) {

@@ -8,9 +8,9 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "wire/crc32.h"
+#include "base/crc32.h"
 
-namespace verbena::wire::crc {
+namespace verbena::crc {
 
 // x^n.
 constexpr std::uint32_t power(unsigned n) {
@@ -30,4 +30,8 @@ inline constexpr std::size_t kFoldMin = 4;
 // At least kFoldMin bytes. Where the processor cannot do it, by tables.
 std::uint32_t by_folding(std::uint64_t state, const std::byte* bytes, std::size_t count);
 
-}  // namespace verbena::wire::crc
+// crc_fold, of any number of bytes.
+CrcBlock block_by_tables(const CrcBlock& before, const std::byte* bytes, std::size_t count);
+CrcBlock block_by_folding(const CrcBlock& before, const std::byte* bytes, std::size_t count);
+
+}  // namespace verbena::crc

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-#include "wire/crc32.h"
+#include "base/crc32.h"
 
 #include <gtest/gtest.h>
 #include <zlib.h>
@@ -7,11 +7,11 @@
 #include <algorithm>
 #include <vector>
 
+#include "base/crc32_parts.h"
 #include "base/random.h"
 #include "base/test_seed.h"
-#include "wire/crc32_parts.h"
 
-namespace verbena::wire {
+namespace verbena {
 namespace {
 
 std::uint32_t zlib_crc(std::uint32_t crc, std::span<const std::byte> bytes) {
@@ -70,14 +70,25 @@ TEST(Crc32, CountsTheFirstBytesAsTheirSumWithOthers) {
   }
 }
 
-TEST(Crc32, CopiesAndFolds) {
+TEST(Crc32, GoesOnFromABlock) {
   SeededRandom random(test_seed());
-  for (const std::size_t length : {0, 1, 3, 255, 4096, 8191, 8192, 8193, 100'000}) {
-    const auto from = random_bytes(random, length);
-    std::vector<std::byte> to(length);
+  for (int round = 0; round < 1000; ++round) {
+    const auto bytes = random_bytes(random, 4 + random.below(40) + random.below(1500));
     const auto before = static_cast<std::uint32_t>(random.next());
-    EXPECT_EQ(copy_and_crc(to.data(), from.data(), length, before), zlib_crc(before, from));
-    EXPECT_EQ(to, from);
+    const std::span<const std::byte> all(bytes);
+    std::size_t at = random.one_in(2) && bytes.size() >= 12 ? 12 : 4;
+    CrcBlock block =
+        at == 12 ? crc_begin(before, all.first<12>()) : crc_begin(before, all.first<4>());
+    CrcBlock by_tables = block;
+    while (at < bytes.size()) {
+      const std::size_t most = random.one_in(2) ? 20 : 900;
+      const std::size_t part = std::min<std::size_t>(random.below(most), bytes.size() - at);
+      block = crc_fold(block, std::span(bytes).subspan(at, part));
+      by_tables = crc::block_by_tables(by_tables, bytes.data() + at, part);
+      at += part;
+    }
+    ASSERT_EQ(crc_end(block), zlib_crc(before, bytes)) << bytes.size();
+    ASSERT_EQ(crc_end(by_tables), zlib_crc(before, bytes)) << bytes.size();
   }
 }
 
@@ -107,4 +118,4 @@ TEST(Crc32, InversePowersUndoTheBytesBehind) {
 }
 
 }  // namespace
-}  // namespace verbena::wire
+}  // namespace verbena

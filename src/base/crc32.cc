@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: MIT
-#include "wire/crc32.h"
+#include "base/crc32.h"
 
 #include <cstring>
 
 #include "base/assert.h"
-#include "wire/crc32_parts.h"
+#include "base/crc32_parts.h"
 
-namespace verbena::wire {
+namespace verbena {
 namespace {
 
 // x^(-8 n) is x^(-8 (n mod 256)) times x^(-2048 (n div 256)).
@@ -37,9 +37,6 @@ constexpr InversePowers kInversePowers = inverse_powers();
 constexpr std::uint32_t kX = crc::kOne >> 1;
 static_assert(crc::multiply(crc::divide_by_x(crc::kOne), kX) == crc::kOne);
 
-// What stays in the first-level cache between the copy and the CRC.
-constexpr std::size_t kPiece = 8192;
-
 }  // namespace
 
 // The state is inverted at both ends, so that zeros in front and behind count.
@@ -54,17 +51,24 @@ std::uint32_t crc32_of_sum(std::uint32_t before, std::span<const std::byte> byte
   return ~crc::by_folding(added ^ ~before, bytes.data(), bytes.size());
 }
 
-std::uint32_t copy_and_crc(std::byte* to, const std::byte* from, std::size_t bytes,
-                           std::uint32_t crc) {
-  while (bytes != 0) {
-    const std::size_t piece = bytes < kPiece ? bytes : kPiece;
-    std::memcpy(to, from, piece);
-    crc = crc32(crc, {to, piece});
-    to += piece;
-    from += piece;
-    bytes -= piece;
-  }
-  return crc;
+CrcBlock crc_fold(const CrcBlock& before, std::span<const std::byte> bytes) {
+  if (bytes.empty()) return before;
+  return crc::block_by_folding(before, bytes.data(), bytes.size());
+}
+
+std::uint32_t crc_end(const CrcBlock& all) {
+  return ~crc::by_folding(0, all.bytes.data(), all.bytes.size());
+}
+
+// The state, taken back over the last four bytes of the block: they stand for all.
+CrcBlock crc::block_by_tables(const CrcBlock& before, const std::byte* bytes, std::size_t count) {
+  const std::uint32_t start = by_tables(0, before.bytes.data(), before.bytes.size());
+  const std::uint32_t state = by_tables(start, bytes, count);
+  const std::uint32_t last = multiply(state, inverse_power(sizeof state));
+  CrcBlock block;
+  for (unsigned i = 0; i < sizeof last; ++i)
+    block.bytes[block.bytes.size() - sizeof last + i] = static_cast<std::byte>(last >> 8 * i);
+  return block;
 }
 
 std::uint32_t crc::inverse_power(std::uint32_t n) {
@@ -72,4 +76,4 @@ std::uint32_t crc::inverse_power(std::uint32_t n) {
   return multiply(kInversePowers.low[n & 0xFF], kInversePowers.high[n >> 8]);
 }
 
-}  // namespace verbena::wire
+}  // namespace verbena

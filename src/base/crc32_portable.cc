@@ -5,9 +5,9 @@
 #include <bit>
 #include <cstring>
 
-#include "wire/crc32_parts.h"
+#include "base/crc32_parts.h"
 
-namespace verbena::wire::crc {
+namespace verbena::crc {
 namespace {
 
 constexpr std::size_t kSlices = 8;
@@ -59,6 +59,9 @@ std::uint32_t by_tables(std::uint64_t sum, const std::byte* bytes, std::size_t c
 std::uint32_t by_folding(std::uint64_t state, const std::byte* bytes, std::size_t count) {
   return by_tables(state, bytes, count);
 }
+CrcBlock block_by_folding(const CrcBlock& before, const std::byte* bytes, std::size_t count) {
+  return block_by_tables(before, bytes, count);
+}
 #endif
 
-}  // namespace verbena::wire::crc
+}  // namespace verbena::crc

@@ -1,67 +1,18 @@
 // SPDX-License-Identifier: MIT
-// The CRC by carry-less multiplication; the portable twin is crc32_portable.cc.
-//
-// A block of 16 bytes stands for H x^64 + L. To move it D bits ahead, onto a later block, it is
-// enough to add  H (x^(D+64) mod G) + L (x^D mod G)  there (Gopal and others, "Fast CRC computation
-// for generic polynomials using PCLMULQDQ", Intel 2009): two multiplications, and many blocks at a
-// time. Numbers are bit-reversed: the first eight bytes are H
-// and the lower half of a register; a 32-bit remainder in 64 bits stands x^32 too high, hence the
-// 32 off below; a product comes out one bit low, hence the shift.
+// The CRC by carry-less multiplication (crc32_x86_64.h); the portable twin is crc32_portable.cc.
 //
 // No tables here but 48 bytes of shuffles: between two packets payload pushes larger ones out of
 // the nearest caches, and then they cost more than the folding. The last block is reduced by
 // Barrett's method, as in the paper.
-#if defined(__x86_64__)
+#include "base/crc32_x86_64.h"
 
-#include <immintrin.h>
+#if defined(__x86_64__)
 
 #include <array>
 #include <cstring>
 
-#include "wire/crc32_parts.h"
-
-// gcc 12 warns of its own header, where it means "any value" (bug 105593).
-#pragma GCC diagnostic ignored "-Wuninitialized"
-
-// What the compiler may use in a function, whatever it is told for the rest of the file.
-#define USES_PCLMUL __attribute__((target("sse2,ssse3,sse4.1,pclmul")))
-#define USES_VPCLMUL __attribute__((target("sse2,ssse3,sse4.1,pclmul,avx512f,avx512vl,vpclmulqdq")))
-
-namespace verbena::wire::crc {
+namespace verbena::crc {
 namespace {
-
-struct Multipliers {
-  std::uint64_t high;
-  std::uint64_t low;
-};
-
-constexpr Multipliers ahead(unsigned bits) {
-  return {std::uint64_t{power(bits + 32)} << 1, std::uint64_t{power(bits - 32)} << 1};
-}
-constexpr Multipliers kAhead128 = ahead(128);
-constexpr Multipliers kAhead512 = ahead(512);
-constexpr Multipliers kAhead2048 = ahead(2048);
-// As the paper and other implementations have them.
-static_assert(kAhead128.high == 0x1751997D0 && kAhead128.low == 0x0CCAA009E);
-static_assert(kAhead512.high == 0x154442BD4 && kAhead512.low == 0x1C6E41596);
-
-USES_PCLMUL inline __m128i load(const std::byte* bytes) {
-  return _mm_loadu_si128(reinterpret_cast<const __m128i*>(bytes));
-}
-
-USES_PCLMUL inline __m128i multipliers(Multipliers by) {
-  return _mm_set_epi64x(static_cast<long long>(by.low), static_cast<long long>(by.high));
-}
-
-USES_PCLMUL inline __m128i fold(__m128i block, __m128i by, __m128i onto) {
-  const __m128i high = _mm_clmulepi64_si128(block, by, 0x00);
-  const __m128i low = _mm_clmulepi64_si128(block, by, 0x11);
-  return _mm_xor_si128(_mm_xor_si128(high, low), onto);
-}
-
-USES_PCLMUL inline __m128i pair(std::uint64_t first, std::uint64_t second) {
-  return _mm_set_epi64x(static_cast<long long>(second), static_cast<long long>(first));
-}
 
 // The quotient of x^64 by the generator.
 constexpr std::uint64_t quotient() {
@@ -110,19 +61,20 @@ USES_PCLMUL inline __m128i shift(std::size_t n) {
   return _mm_loadu_si128(reinterpret_cast<const __m128i*>(kShifts.data() + n));
 }
 
-// What follows `block`, 16 bytes at a time. At least 16 bytes stand before the end.
-USES_PCLMUL inline std::uint32_t finish(__m128i block, const std::byte* bytes, std::size_t count) {
+// What follows `block`, 16 bytes at a time, onto the last 16. At least 16 bytes stand before the
+// end.
+USES_PCLMUL inline __m128i fold_rest(__m128i block, const std::byte* bytes, std::size_t count) {
   const __m128i by = multipliers(kAhead128);
   for (; count >= 16; count -= 16, bytes += 16)
     block = fold(block, by, load(bytes));
-  if (count == 0) return reduce(block);
+  if (count == 0) return block;
   // The block and the rest as two blocks that end where the rest ends. Zeros in front count
   // nothing.
   const __m128i up = shift(count);
   const __m128i last = load(bytes + count - 16);
   const __m128i rest = _mm_andnot_si128(_mm_cmplt_epi8(up, _mm_setzero_si128()), last);
   const __m128i second = _mm_or_si128(_mm_shuffle_epi8(block, shift(16 + count)), rest);
-  return reduce(fold(_mm_shuffle_epi8(block, up), by, second));
+  return fold(_mm_shuffle_epi8(block, up), by, second);
 }
 
 // 4 to 15 bytes. Of fewer than eight, what the second half of the state would be added to lies
@@ -138,10 +90,10 @@ USES_PCLMUL std::uint32_t by_less(std::uint64_t state, const std::byte* bytes, s
 }
 
 // The blocks have names, for gcc 12 keeps an array of them in memory.
-// At least 16 bytes.
-USES_PCLMUL std::uint32_t by_128(std::uint64_t state, const std::byte* bytes, std::size_t count) {
-  __m128i a = _mm_xor_si128(load(bytes), pair(state, 0));
-  if (count < 64) return finish(a, bytes + 16, count - 16);
+// At least 16 bytes, the first 16 of which count as their sum with `added`.
+USES_PCLMUL __m128i by_128(__m128i added, const std::byte* bytes, std::size_t count) {
+  __m128i a = _mm_xor_si128(load(bytes), added);
+  if (count < 64) return fold_rest(a, bytes + 16, count - 16);
   __m128i b = load(bytes + 16);
   __m128i c = load(bytes + 32);
   __m128i d = load(bytes + 48);
@@ -153,23 +105,14 @@ USES_PCLMUL std::uint32_t by_128(std::uint64_t state, const std::byte* bytes, st
     d = fold(d, by, load(bytes + 48));
   }
   const __m128i next = multipliers(kAhead128);
-  return finish(fold(fold(fold(a, next, b), next, c), next, d), bytes, count);
-}
-
-USES_VPCLMUL inline __m512i load_wide(const std::byte* bytes) { return _mm512_loadu_si512(bytes); }
-
-USES_VPCLMUL inline __m512i fold_wide(__m512i block, __m512i by, __m512i onto) {
-  const __m512i high = _mm512_clmulepi64_epi128(block, by, 0x00);
-  const __m512i low = _mm512_clmulepi64_epi128(block, by, 0x11);
-  return _mm512_ternarylogic_epi64(high, low, onto, 0x96);  // the sum of the three
+  return fold_rest(fold(fold(fold(a, next, b), next, c), next, d), bytes, count);
 }
 
 constexpr std::size_t kWideMin = 256;
 
-// At least kWideMin bytes.
-USES_VPCLMUL std::uint32_t by_512(std::uint64_t state, const std::byte* bytes, std::size_t count) {
-  const __m512i start = _mm512_zextsi128_si512(pair(state, 0));
-  __m512i a = _mm512_xor_si512(load_wide(bytes), start);
+// The same of at least kWideMin bytes.
+USES_VPCLMUL __m128i by_512(__m128i added, const std::byte* bytes, std::size_t count) {
+  __m512i a = _mm512_xor_si512(load_wide(bytes), _mm512_zextsi128_si512(added));
   __m512i b = load_wide(bytes + 64);
   __m512i c = load_wide(bytes + 128);
   __m512i d = load_wide(bytes + 192);
@@ -181,15 +124,28 @@ USES_VPCLMUL std::uint32_t by_512(std::uint64_t state, const std::byte* bytes, s
     d = fold_wide(d, by, load_wide(bytes + 192));
   }
   const __m512i next = _mm512_broadcast_i32x4(multipliers(kAhead512));
-  d = fold_wide(fold_wide(fold_wide(a, next, b), next, c), next, d);
+  d = together(a, b, c, d);
   for (; count >= 64; count -= 64, bytes += 64)
     d = fold_wide(d, next, load_wide(bytes));
-  const __m128i step = multipliers(kAhead128);
-  __m128i one = _mm512_extracti32x4_epi32(d, 0);
-  one = fold(one, step, _mm512_extracti32x4_epi32(d, 1));
-  one = fold(one, step, _mm512_extracti32x4_epi32(d, 2));
-  one = fold(one, step, _mm512_extracti32x4_epi32(d, 3));
-  return finish(one, bytes, count);
+  return fold_rest(narrow(d), bytes, count);
+}
+
+USES_PCLMUL std::uint32_t state_by_128(std::uint64_t state, const std::byte* bytes,
+                                       std::size_t count) {
+  return reduce(by_128(pair(state, 0), bytes, count));
+}
+USES_VPCLMUL std::uint32_t state_by_512(std::uint64_t state, const std::byte* bytes,
+                                        std::size_t count) {
+  return reduce(by_512(pair(state, 0), bytes, count));
+}
+
+USES_PCLMUL CrcBlock block_by_128(const CrcBlock& before, const std::byte* bytes,
+                                  std::size_t count) {
+  return to_block(by_128(onto_next(before), bytes, count));
+}
+USES_VPCLMUL CrcBlock block_by_512(const CrcBlock& before, const std::byte* bytes,
+                                   std::size_t count) {
+  return to_block(by_512(onto_next(before), bytes, count));
 }
 
 enum class Processor : std::uint8_t { kUnknown, kTables, kFolds128, kFolds512 };
@@ -211,16 +167,25 @@ const Processor kProcessor = look();  // before that it is kUnknown, and the tab
 std::uint32_t by_folding(std::uint64_t state, const std::byte* bytes, std::size_t count) {
   switch (kProcessor) {
     case Processor::kFolds512:
-      if (count >= kWideMin) return by_512(state, bytes, count);
+      if (count >= kWideMin) return state_by_512(state, bytes, count);
       [[fallthrough]];
     case Processor::kFolds128:
-      return count < 16 ? by_less(state, bytes, count) : by_128(state, bytes, count);
+      return count < 16 ? by_less(state, bytes, count) : state_by_128(state, bytes, count);
     case Processor::kUnknown:
     case Processor::kTables: return by_tables(state, bytes, count);
   }
   return by_tables(state, bytes, count);
 }
 
-}  // namespace verbena::wire::crc
+CrcBlock block_by_folding(const CrcBlock& before, const std::byte* bytes, std::size_t count) {
+  const bool folds = kProcessor == Processor::kFolds128 || folds_512();
+  if (!folds || count < sizeof before) return block_by_tables(before, bytes, count);
+  return folds_512() && count >= kWideMin ? block_by_512(before, bytes, count)
+                                          : block_by_128(before, bytes, count);
+}
+
+bool folds_512() { return kProcessor == Processor::kFolds512; }
+
+}  // namespace verbena::crc
 
 #endif  // __x86_64__

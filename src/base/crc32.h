@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // The Ethernet CRC-32 (IEEE 802.3; generator x^32 + x^26 + x^23 + ... + 1), which the ICRC is made
 // of, and the arithmetic behind it: a message is a polynomial over GF(2), its CRC is the remainder.
+// Here, and not with the packets, because memory that is sent is folded as it is copied.
 //
 // Numbers are bit-reversed as the wire has them: bit 31 is the coefficient of x^0.
 #pragma once
@@ -8,9 +9,10 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <span>
 
-namespace verbena::wire {
+namespace verbena {
 
 // The CRC of all bytes folded so far. 0 is the CRC of nothing; zlib's crc32 counts the same way.
 std::uint32_t crc32(std::uint32_t before, std::span<const std::byte> bytes);
@@ -19,10 +21,25 @@ std::uint32_t crc32(std::uint32_t before, std::span<const std::byte> bytes);
 std::uint32_t crc32_of_sum(std::uint32_t before, std::span<const std::byte> bytes,
                            std::uint64_t added);
 
-// Copies `bytes` from `from` to `to` and folds the CRC over the copy: what is sent is what was
-// counted, even when somebody writes to `from` meanwhile. They do not overlap.
-std::uint32_t copy_and_crc(std::byte* to, const std::byte* from, std::size_t bytes,
-                           std::uint32_t crc);
+// All bytes that were folded so far as sixteen that leave the same remainder: what a CRC that is
+// folded part by part goes on from without being reduced to 32 bits in between.
+struct CrcBlock {
+  alignas(16) std::array<std::byte, 16> bytes{};
+};
+// The CRC `before`, and these bytes behind it.
+template <std::size_t kBytes>
+CrcBlock crc_begin(std::uint32_t before, std::span<const std::byte, kBytes> bytes) {
+  static_assert(kBytes >= sizeof before && kBytes <= sizeof(CrcBlock));
+  CrcBlock block;
+  std::byte* const at = block.bytes.data() + sizeof block - kBytes;
+  std::memcpy(at, bytes.data(), kBytes);
+  // A CRC is what is to be added to the next four bytes, inverted.
+  for (unsigned i = 0; i < sizeof before; ++i)
+    at[i] ^= static_cast<std::byte>(~before >> 8 * i);
+  return block;
+}
+CrcBlock crc_fold(const CrcBlock& before, std::span<const std::byte> bytes);
+std::uint32_t crc_end(const CrcBlock& all);
 
 namespace crc {
 
@@ -48,4 +65,4 @@ constexpr std::uint32_t divide_by_x(std::uint32_t a) {
 std::uint32_t inverse_power(std::uint32_t n);
 
 }  // namespace crc
-}  // namespace verbena::wire
+}  // namespace verbena
