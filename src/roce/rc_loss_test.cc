@@ -175,6 +175,31 @@ TEST_F(RcLoss, AReadThatComesAgainTooLateIsRefused) {
   EXPECT_EQ(world.far().pair.state(), qp::QpState::kReadyToSend);
 }
 
+// Also where it is known already that the first one was executed: an acknowledgement of what came
+// behind it says so.
+TEST_F(RcLoss, AReadThatWasAcknowledgedAndComesAgainTooLateIsRefused) {
+  warm_up();
+  bool is_acknowledged = false;
+  lose(1, 1, [](const wire::Packet& p) { return p.shape->kind == Kind::kReadResponse; });
+  const auto first = world.link.tap;
+  world.link.tap = [&, first](int from, const wire::Packet& p) {
+    if (from == 1 && p.shape->kind == Kind::kAcknowledge && p.syndrome.is_ack()) {
+      world.far().regions.remove(world.far().key);
+      is_acknowledged = true;
+    }
+    return first(from, p);
+  };
+  world.near().post(remote(SendOpcode::kRead, 500), 2000, 100);
+  world.near().post(remote(SendOpcode::kWrite, 500), 3000, 100);
+  world.run(kSoon);
+  const auto done = world.near().poll();
+  ASSERT_TRUE(is_acknowledged);
+  ASSERT_EQ(done.size(), 2u);
+  EXPECT_EQ(done[0].status, Status::kRemoteAccess);
+  EXPECT_EQ(done[1].status, Status::kFlushed);
+  EXPECT_EQ(world.far().pair.state(), qp::QpState::kReadyToSend);
+}
+
 // The answers of the READ are lost, and the WRITE behind it is refused: the READ has not happened,
 // whatever the NAK acknowledges.
 TEST_F(RcLoss, ARefusalDoesNotCompleteTheReadBeforeIt) {

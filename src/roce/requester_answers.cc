@@ -81,22 +81,26 @@ void Requester::take_acknowledge(const wire::Packet& packet, qp::SendWindow& win
 
 // A NAK acknowledges what lies before it (9.7.5.1.1).
 void Requester::take_nak(const wire::Packet& packet, qp::SendWindow& window, const Now& now) {
-  if (packet.psn - acknowledged_ < 0) {
+  const Psn at = packet.psn;
+  const bool is_sequence = packet.syndrome.kind() == AethKind::kNak &&
+                           packet.syndrome.nak_code() == NakCode::kPsnSequenceError;
+  const bool is_refusal = !is_sequence && packet.syndrome.kind() != AethKind::kRnrNak;
+  if (at - acknowledged_ < 0) {
+    // What was executed is asked for again where its answer is missing; what it reads may be gone
+    // by then.
+    const Flight* const flight = line_.find(at);
+    if (is_refusal && flight && flight->brings_back)
+      return take_refusal(at, answer_of(packet.syndrome.nak_code()), 0, window, now);
     ++counters_.strays;
     return;
   }
-  const bool is_sequence = packet.syndrome.kind() == AethKind::kNak &&
-                           packet.syndrome.nak_code() == NakCode::kPsnSequenceError;
   if (is_sequence && packet.mark == kGapMark && agreement_.is_agreed())
-    return take_gap(packet.psn, packet.msn.value(), now);
-  const Psn at = packet.psn;
+    return take_gap(at, packet.msn.value(), now);
   acknowledge_upto(at, window, now);
   if (line_.is_empty()) return;
   if (is_sequence) return take_sequence_nak(at, now);
-  if (packet.syndrome.kind() == AethKind::kRnrNak) {
-    return take_refusal(at, Answer::kNotReady, packet.syndrome.code(), window, now);
-  }
-  take_refusal(at, answer_of(packet.syndrome.nak_code()), 0, window, now);
+  if (is_refusal) return take_refusal(at, answer_of(packet.syndrome.nak_code()), 0, window, now);
+  take_refusal(at, Answer::kNotReady, packet.syndrome.code(), window, now);
 }
 
 // Everything from there on is sent again, at once (9.7.5.1.2). The same NAK much sooner than a

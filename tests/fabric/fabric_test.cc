@@ -154,6 +154,11 @@ TEST(Fabric, HoldsTheRulesWhereItBrokeThem) {
       {30493569,
        "connections=2 operations=11 size_max=1584 path_mtu=4096 reads_max=1 reorder_packets=256 "
        "agreeing=1 unsignaled=1 shared_receives=1 delay_ns=500 reorder=6151"},
+      // A READ that was acknowledged, asked for again and refused went on until its retries ended.
+      {2640671886,
+       "connections=3 operations=29 size_max=1140 reorder_packets=256 reorder_patience_us=14 "
+       "agreeing=1 shared_receives=1 queue_kib=32 duplicate=4782 reorder=2785 reorder_us=18 "
+       "mark=3607 revokes=1"},
   };
   for (const auto& [seed, settings] : kFound) {
     Plan plan;
