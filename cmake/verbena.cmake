@@ -2,12 +2,17 @@
 # The vocabulary of the build files.
 #
 #   verbena_layer(NAME base DEPENDS ... [LIBRARIES ...] [EXCLUDE ...]
+#                 [COMPILE_OPTIONS ...] [PRECOMPILE <header> ...] [OWN_HEADERS] [APART]
 #                 [TEST_DEPENDS ...] [TEST_LIBRARIES ...] [FUZZ_LIBRARIES ...] [LABELS unit]
 #                 [TIMEOUT 600])
 #     A folder of src/. Makes the static library verbena_<name> of its *.cc, and the test
 #     <name>_test of its *_test.cc. DEPENDS names other folders and is held against
 #     cmake/layers.txt. Left out of the library: main.cc, *_test.cc, *_fuzz.cc, and what EXCLUDE
 #     names. Every other *_fuzz.cc is a fuzzer, as below, which may use what the test may.
+#     COMPILE_OPTIONS: of the library only. PRECOMPILE: what it includes beside the usual; nothing
+#     is precompiled for a library with OWN_HEADERS, nor are its files joined, which matters where
+#     includes stand in pragmas. APART: they are not joined, since some are linked without what
+#     others need.
 #   verbena_fuzzer(SOURCE rings_fuzz.cc DEPENDS local [PARTS rings.cc] [LIBRARIES ...])
 #     PARTS: of a layer that cannot be linked as a whole.
 #     In the fuzz preset a fuzzer of its own name (scripts/fuzz). Where tests are built the test
@@ -21,7 +26,7 @@
 #     A shared object in lib/ that exports exactly its version script (scripts/check compares),
 #     installed; where nothing of the system's is taken over unless DESTINATION says otherwise.
 #   verbena_test(NAME fabric_test SOURCES ... DEPENDS local LABELS sim [TIMEOUT 120] [ARGS ...])
-#     A gtest executable outside src/.
+#     A gtest executable outside src/. Not in a thread sanitizer's build with LABELS sim.
 #   verbena_script_test(NAME perftest COMMAND script args... LABELS conformance [TIMEOUT 600]
 #                       [MODES [IN_OTHERS --brief ...]] [WIRE [IN_WIRE --brief ...]])
 #     Any other test. It prints `SKIP what: why` for each thing it does not do and `FAIL what: why`
@@ -52,6 +57,28 @@ if(CMAKE_BUILD_TYPE STREQUAL "Release" AND CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
   set(verbena_whole_link -flto=auto)
   add_link_options("$<$<STREQUAL:$<TARGET_PROPERTY:TYPE>,EXECUTABLE>:-fno-lto>")
 endif()
+
+# Precompiled once, reused by every layer that has no options of its own: these headers are half
+# of what a small file costs.
+set(verbena_usual_headers <algorithm> <array> <atomic> <cstring> <map> <memory> <mutex> <optional>
+  <set> <span> <string> <string_view> <utility> <vector>)
+if(VERBENA_PCH)
+  file(CONFIGURE OUTPUT "${CMAKE_BINARY_DIR}/usual_pch.cc" CONTENT "// Carries the headers.\n")
+  add_library(verbena_usual_pch OBJECT EXCLUDE_FROM_ALL "${CMAKE_BINARY_DIR}/usual_pch.cc")
+  target_link_libraries(verbena_usual_pch PRIVATE verbena_flags)
+  target_compile_options(verbena_usual_pch PRIVATE ${verbena_whole_compile})
+  target_precompile_headers(verbena_usual_pch PRIVATE ${verbena_usual_headers})
+endif()
+
+function(verbena_precompile target options extra)
+  get_target_property(sources ${target} SOURCES)
+  list(LENGTH sources count)
+  if(NOT options AND NOT extra)
+    target_precompile_headers(${target} REUSE_FROM verbena_usual_pch)
+  elseif(count GREATER 4)
+    target_precompile_headers(${target} PRIVATE ${verbena_usual_headers} ${extra})
+  endif()
+endfunction()
 
 # Stops the build when `name` may not use `dependency`.
 function(verbena_check_layer name dependency)
@@ -116,6 +143,16 @@ function(verbena_test)
   if(VERBENA_PCH)
     target_precompile_headers(${ARG_NAME} REUSE_FROM verbena_gtest_pch)
   endif()
+  # One thread has no races: neither on a virtual clock nor where inputs are replayed, unless a
+  # shared object with its NIC takes part.
+  set(replays OFF)
+  if(ARG_NAME MATCHES "_fuzz_replay$" AND NOT ARG_LIBRARIES MATCHES "_so(;|$)")
+    set(replays ON)
+  endif()
+  if(VERBENA_SANITIZE STREQUAL "thread" AND (ARG_LABELS STREQUAL "sim" OR replays))
+    set_target_properties(${ARG_NAME} PROPERTIES EXCLUDE_FROM_ALL ON)
+    return()
+  endif()
   add_test(NAME ${ARG_NAME} COMMAND ${ARG_NAME} ${ARG_ARGS})
   verbena_set_test_properties(${ARG_NAME} "${ARG_LABELS}" "${ARG_TIMEOUT}")
 endfunction()
@@ -155,8 +192,9 @@ function(verbena_helper)
 endfunction()
 
 function(verbena_layer)
-  cmake_parse_arguments(ARG "" "NAME;TIMEOUT"
-    "DEPENDS;LIBRARIES;EXCLUDE;TEST_DEPENDS;TEST_LIBRARIES;FUZZ_LIBRARIES;LABELS" ${ARGN})
+  set(lists DEPENDS LIBRARIES EXCLUDE COMPILE_OPTIONS PRECOMPILE
+    TEST_DEPENDS TEST_LIBRARIES FUZZ_LIBRARIES LABELS)
+  cmake_parse_arguments(ARG "OWN_HEADERS;APART" "NAME;TIMEOUT" "${lists}" ${ARGN})
   foreach(dependency IN LISTS ARG_DEPENDS ARG_TEST_DEPENDS)
     verbena_check_layer(${ARG_NAME} ${dependency})
   endforeach()
@@ -180,7 +218,13 @@ function(verbena_layer)
   if(sources)
     add_library(${target} STATIC ${sources})
     target_link_libraries(${target} PUBLIC verbena_flags ${ARG_DEPENDS} ${ARG_LIBRARIES})
-    target_compile_options(${target} PRIVATE ${verbena_whole_compile})
+    target_compile_options(${target} PRIVATE ${verbena_whole_compile} ${ARG_COMPILE_OPTIONS})
+    if(ARG_OWN_HEADERS OR ARG_APART)
+      set_target_properties(${target} PROPERTIES UNITY_BUILD OFF)
+    endif()
+    if(VERBENA_PCH AND NOT ARG_OWN_HEADERS)
+      verbena_precompile(${target} "${ARG_COMPILE_OPTIONS}" "${ARG_PRECOMPILE}")
+    endif()
   else()
     add_library(${target} INTERFACE)
     target_link_libraries(${target} INTERFACE verbena_flags ${ARG_DEPENDS} ${ARG_LIBRARIES})

@@ -32,7 +32,7 @@ constexpr Tables make_tables() {
 
 constexpr Tables kTables = make_tables();
 
-std::uint64_t load(const std::byte* bytes) {
+std::uint64_t load_word(const std::byte* bytes) {
   std::uint64_t word = 0;
   std::memcpy(&word, bytes, sizeof word);
   return std::endian::native == std::endian::big ? __builtin_bswap64(word) : word;
@@ -42,7 +42,7 @@ std::uint64_t load(const std::byte* bytes) {
 
 std::uint32_t by_tables(std::uint64_t sum, const std::byte* bytes, std::size_t count) {
   for (; count >= kSlices; count -= kSlices, bytes += kSlices) {
-    const std::uint64_t word = load(bytes) ^ sum;
+    const std::uint64_t word = load_word(bytes) ^ sum;
     sum = 0;
     for (unsigned i = 0; i < kSlices; ++i) {
       sum ^= kTables[kSlices - 1 - i][word >> 8 * i & 0xFF];

@@ -16,7 +16,7 @@ namespace {
 
 constexpr double kStartSeconds = 20;
 constexpr double kRunSeconds = 120;
-constexpr double kMebi = 1024.0 * 1024.0;
+constexpr double kBytesInMebi = 1024.0 * 1024.0;
 
 std::vector<std::string> words_of(Bench bench, const std::string& device, unsigned port) {
   const std::string number = std::to_string(port);
@@ -54,7 +54,7 @@ std::optional<Figure> read_bandwidth(std::string_view output) {
   const std::vector<double> row = first_row(output, 5);
   if (row.empty()) return std::nullopt;
   return Figure{spell_bytes(static_cast<std::uint64_t>(row[0])) + " a WRITE",
-                spell_rate(row[3] * kMebi)};
+                spell_rate(row[3] * kBytesInMebi)};
 }
 
 // "#bytes #iterations t_min t_max t_typical t_avg t_stdev 99% 99.9%", in microseconds

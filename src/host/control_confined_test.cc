@@ -21,10 +21,6 @@
 namespace verbena::host {
 namespace {
 
-bool hears_of_death(Node& node) {
-  return eventually([&] { return node.count_down() == 1; });
-}
-
 // In a pid namespace below ours, which cannot see us.
 TEST(ControlConfined, LinksAcrossPidNamespaces) {
   Pipe pipe;

@@ -24,10 +24,6 @@ void close_everything_but(int keep) {
   }
 }
 
-bool hears_of_death(Node& node) {
-  return eventually([&] { return node.count_down() == 1; });
-}
-
 TEST(ControlLife, SeesAPeerKilled) {
   Child child;
   Node node;

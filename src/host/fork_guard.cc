@@ -9,11 +9,6 @@
 #include "host/raw_memory.h"
 
 namespace verbena::host {
-namespace {
-
-std::size_t page_size() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
-
-}  // namespace
 
 ForkGuard::ForkGuard() : process_(getpid()) {
   void* at = raw_map(page_size(), MAP_PRIVATE | MAP_ANONYMOUS, -1);

@@ -40,11 +40,6 @@ Gid loopback_ipv6() {
   return gid;
 }
 
-bool is_ipv4(const Gid& gid) {
-  constexpr std::uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
-  return std::memcmp(gid.bytes, kMapped, sizeof kMapped) == 0;
-}
-
 bool is_link_local(const Gid& gid) { return gid.bytes[0] == 0xFE && (gid.bytes[1] & 0xC0) == 0x80; }
 
 // Place among an interface's GIDs. The first is the link-local one, as RoCE devices have it.
@@ -132,6 +127,11 @@ bool is_among_addresses(const Gid& gid) {
 }
 
 }  // namespace
+
+bool is_ipv4(const Gid& gid) {
+  constexpr std::uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
+  return std::memcmp(gid.bytes, kMapped, sizeof kMapped) == 0;
+}
 
 bool is_asked_for(const std::string& name, std::string_view wanted) {
   while (!wanted.empty()) {

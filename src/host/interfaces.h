@@ -40,6 +40,8 @@ std::vector<Interface> device_interfaces();
 // Whether a value of VERBENA_DEVICES names the interface.
 bool is_asked_for(const std::string& name, std::string_view wanted);
 
+// An IPv4-mapped address.
+bool is_ipv4(const Gid& gid);
 // Whether the GID is an address of this network namespace, now: it keeps what is sent there, or
 // some interface has it. Some ten to thirty microseconds.
 bool is_local_address(const Gid& gid);

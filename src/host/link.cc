@@ -14,10 +14,10 @@ namespace {
 
 // Room for exactly the descriptors that a frame may have: of more, the kernel closes the surplus
 // and says MSG_CTRUNC.
-struct alignas(cmsghdr) Control {
+struct alignas(cmsghdr) AttachmentRoom {
   std::byte bytes[CMSG_LEN(kAttachmentsMax * sizeof(int))];
 };
-static_assert(sizeof(Control) == CMSG_SPACE(kAttachmentsMax * sizeof(int)));
+static_assert(sizeof(AttachmentRoom) == CMSG_SPACE(kAttachmentsMax * sizeof(int)));
 
 // How many there were.
 std::size_t take_attachments(msghdr& message, Received& into, DescriptorTable& table) {
@@ -53,7 +53,7 @@ Link::Blocked Link::transmit(const FrameHead* head, std::span<const std::byte> b
   msghdr message{};
   message.msg_iov = parts;
   message.msg_iovlen = 2;
-  Control control{};
+  AttachmentRoom control{};
   if (!fds.empty()) {
     message.msg_control = &control;
     message.msg_controllen = CMSG_SPACE(fds.size_bytes());
@@ -117,7 +117,7 @@ Link::Got Link::receive(Received& into, DescriptorTable& table) {
   // A peer that ended with something of ours unread leaves ECONNRESET, once, before its last words.
   for (int resets = 0; resets < 2;) {
     iovec part{into.buffer.data(), into.buffer.size()};
-    Control control{};
+    AttachmentRoom control{};
     msghdr message{};
     message.msg_iov = &part;
     message.msg_iovlen = 1;

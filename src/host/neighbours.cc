@@ -12,6 +12,7 @@
 #include <optional>
 #include <vector>
 
+#include "host/interfaces.h"
 #include "host/netlink.h"
 
 namespace verbena::host {
@@ -20,11 +21,6 @@ namespace {
 constexpr std::uint16_t kDiscardPort = 0x0900;  // 9, in network order
 constexpr unsigned kAnswers =
     NUD_PERMANENT | NUD_NOARP | NUD_REACHABLE | NUD_STALE | NUD_DELAY | NUD_PROBE;
-
-bool is_ipv4(const Gid& gid) {
-  constexpr std::uint8_t kMapped[12] = {0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xFF, 0xFF};
-  return std::memcmp(gid.bytes, kMapped, sizeof kMapped) == 0;
-}
 
 // As the kernel's tables have it: four bytes, or sixteen.
 std::vector<std::byte> address_of(const Gid& gid) {

@@ -13,6 +13,11 @@
 
 namespace verbena::host {
 
+inline std::size_t page_size() {
+  static const auto size = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
+  return size;
+}
+
 // MAP_FAILED, and errno, when refused.
 inline void* raw_map(std::size_t size, int flags, int fd, int rights = PROT_READ | PROT_WRITE,
                      std::uint64_t offset = 0) {

@@ -20,7 +20,7 @@ namespace {
 constexpr int kSizeSeals = F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL;
 constexpr int kReadWrite = PROT_READ | PROT_WRITE;
 
-MemoryError reason_of(int error) {
+MemoryError memory_error_of(int error) {
   switch (error) {
     case EMFILE:
     case ENFILE: return MemoryError::kNoDescriptor;
@@ -82,13 +82,15 @@ auto SharedMemory::create(std::size_t size, Backing backing, Writers writers)
   if (size == 0) return refuse(MemoryError::kNoMemory);
   PrivateFd fd(new_memfd());
   if (!fd && errno == EMFILE) fd = PrivateFd(new_memfd_above_limit());
-  if (!fd) return refuse(reason_of(errno));
-  if (raw::set_size(fd.get(), size) != 0) return refuse(reason_of(errno));
-  if (backing == Backing::kNow && !take_pages(fd.get(), size)) return refuse(reason_of(errno));
+  if (!fd) return refuse(memory_error_of(errno));
+  if (raw::set_size(fd.get(), size) != 0) return refuse(memory_error_of(errno));
+  if (backing == Backing::kNow && !take_pages(fd.get(), size)) {
+    return refuse(memory_error_of(errno));
+  }
   auto memory = map(fd.get(), size, kReadWrite);
   if (!memory) return refuse(memory.error());
   const int seals = kSizeSeals | (writers == Writers::kMaker ? F_SEAL_FUTURE_WRITE : 0);
-  if (raw::add_seals(fd.get(), seals) != 0) return refuse(reason_of(errno));
+  if (raw::add_seals(fd.get(), seals) != 0) return refuse(memory_error_of(errno));
   return Created{std::move(*memory), std::move(fd)};
 }
 
@@ -123,7 +125,7 @@ auto SharedMemory::check_and_map(const PrivateFd& fd, std::size_t size, int righ
 
 auto SharedMemory::map(int fd, std::size_t size, int rights) -> Result<SharedMemory, MemoryError> {
   void* at = raw_map(size, MAP_SHARED, fd, rights);
-  if (at == MAP_FAILED) return refuse(reason_of(errno));
+  if (at == MAP_FAILED) return refuse(memory_error_of(errno));
   SharedMemory memory;
   memory.data_ = static_cast<std::byte*>(at);
   memory.size_ = size;

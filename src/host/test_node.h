@@ -250,4 +250,9 @@ inline std::size_t count_descriptors(pid_t thread = 0) {
   return count;
 }
 
+// Of one peer's.
+inline bool hears_of_death(Node& node) {
+  return eventually([&] { return node.count_down() == 1; });
+}
+
 }  // namespace verbena::host

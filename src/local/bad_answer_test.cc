@@ -20,11 +20,6 @@ using queues::SendOpcode;
 using queues::Status;
 using ::testing::ElementsAre;
 
-constexpr QpNum kA{0x4005};
-constexpr QpNum kB{0x8007};
-constexpr std::uint32_t kAll =
-    memory::kLocalWrite | memory::kRemoteWrite | memory::kRemoteRead | memory::kRemoteAtomic;
-
 struct BadAnswer {
   const char* name;
   SendOpcode asked;

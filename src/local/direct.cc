@@ -37,10 +37,6 @@ std::uint32_t access_of(const qp::Operation& op) {
   return 0;
 }
 
-bool is_atomic(const qp::Operation& op) {
-  return op.kind == qp::OpKind::kCompareSwap || op.kind == qp::OpKind::kFetchAdd;
-}
-
 }  // namespace
 
 void Direct::attach(PeerMemory& peer, QpNum self, QpNum other, ConduitHeader::Reach* reach,
@@ -110,7 +106,7 @@ Direct::Outcome Direct::execute(qp::SendWindow& window, const qp::Operation& op,
   doing_ = op.index;
   doing_in_ = identity;
   Outcome outcome = Outcome::kCannot;
-  if (target && is_atomic(op)) {
+  if (target && is_atomic(op.kind)) {
     if (target->mapped) outcome = atomic(window, op, target->mapped);
   } else if (target) {
     const std::size_t length = std::min<std::uint64_t>(op.length - done_, budget.bytes);
@@ -125,7 +121,7 @@ Direct::Outcome Direct::execute(qp::SendWindow& window, const qp::Operation& op,
   }
   // What was taken away meanwhile may have missed the target. An atomic is executed once: who takes
   // away waits for us, so it was in time unless we were given up for stopped.
-  if (outcome == Outcome::kDone && !is_atomic(op) && !may_still(op, *target, *grant)) {
+  if (outcome == Outcome::kDone && !is_atomic(op.kind) && !may_still(op, *target, *grant)) {
     outcome = Outcome::kCannot;
   }
   if (outcome == Outcome::kDone) ++(target->mapped ? mapped_ : reached_);

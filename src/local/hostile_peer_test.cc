@@ -14,7 +14,7 @@ namespace verbena::local {
 namespace {
 
 constexpr QpNum kVictim{0x4005};
-constexpr QpNum kPeer{0x8007};
+constexpr QpNum kAttacker{0x8007};
 constexpr std::uint32_t kGranted =
     memory::kLocalWrite | memory::kRemoteWrite | memory::kRemoteRead | memory::kRemoteAtomic;
 constexpr std::size_t kPage = 4096;
@@ -56,7 +56,7 @@ class Hostile : public ::testing::TestWithParam<std::uint64_t> {
   Hostile() : victim(qp::QpType::kRc, kVictim) {
     region = victim.add(guarded->middle(), kPage, kGranted);
     secret = victim.add(guarded->secret, kPage, memory::kLocalWrite);
-    victim.ready(kPeer);
+    victim.ready(kAttacker);
     SharedConduit inbound = make_conduit(1);
     SharedConduit outbound = make_conduit(2);
     requests_shared = std::move(inbound.second);

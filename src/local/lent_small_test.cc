@@ -14,8 +14,8 @@
 namespace verbena::local {
 namespace {
 
-constexpr QpNum kSelf = QpNum::of({6}, 21);
-constexpr QpNum kPeer = QpNum::of(Target::kSlot, 33);
+constexpr QpNum kTaker = QpNum::of({6}, 21);
+constexpr QpNum kLender = QpNum::of(Target::kSlot, 33);
 
 // Ours takes; the peer is its ring and its memory.
 class LentSmall : public ::testing::Test {
@@ -24,7 +24,7 @@ class LentSmall : public ::testing::Test {
     end.sections.add(end.pair.lock());
     end.takes_small = false;
     key = end.add(room.data(), room.size(), memory::kLocalWrite);
-    end.ready(kPeer);
+    end.ready(kLender);
     memory.take_tables(lender.look());
     SharedConduit inbound = make_conduit(1);
     SharedConduit outbound = make_conduit(2);

@@ -6,7 +6,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <sys/vfs.h>
-#include <unistd.h>
 
 #include <utility>
 #include <vector>
@@ -26,11 +25,6 @@ constexpr std::uint32_t kMappingsOfAllMax = 16'384;
 constinit std::atomic<std::uint32_t> mappings_of_all{0};
 
 constexpr std::size_t kPlacesSize = kPublishedRegions * sizeof(std::atomic<void*>);
-
-std::size_t page_size() {
-  static const auto size = static_cast<std::size_t>(sysconf(_SC_PAGESIZE));
-  return size;
-}
 
 // What a peer says of its file makes sense: anything else is as if it was not mapped.
 bool is_sound(const MappedPart& part, std::uint64_t length) {
@@ -185,8 +179,9 @@ std::unique_ptr<PeerMemory::Mapping> PeerMemory::map(const Region& region, const
   mapping->length = part.end - part.begin;
   const int file = files.find(FileId{part.file});
   if (file < 0 || !holds(file, part) || !has_room(mapping->length)) return mapping;
-  const std::uint64_t inside = part.offset % page_size();
-  const std::size_t size = (inside + mapping->length + page_size() - 1) / page_size() * page_size();
+  const std::uint64_t inside = part.offset % host::page_size();
+  const std::size_t size =
+      (inside + mapping->length + host::page_size() - 1) / host::page_size() * host::page_size();
   const int rights = PROT_READ | (FileId{part.file}.is_writable() ? PROT_WRITE : 0);
   void* const at = host::raw_map(size, MAP_SHARED, file, rights, part.offset - inside);
   if (at == MAP_FAILED) return mapping;

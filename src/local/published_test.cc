@@ -11,7 +11,7 @@ namespace verbena::local {
 namespace {
 
 constexpr QpNum kOurs = QpNum::of(Target::kSlot, 77);
-constexpr QpNum kPeer = QpNum::of({9}, 4);
+constexpr QpNum kGrantee = QpNum::of({9}, 4);
 
 TEST(Published, HasPlacesForTheQueuePairsOfOneSlot) {
   const Target target;
@@ -24,8 +24,8 @@ TEST(Published, PeersSeeWhatIsGrantedUntilItIsRevoked) {
   const Target target;
   const auto& seen = target.view.at<PublishedTables>(0).queue_pairs[kOurs.index()];
   EXPECT_EQ(seen.grant.load(), 0U);
-  target.published.grant(kOurs, {.pd = {8}, .to = kPeer, .rights = 6, .connection = 0x1234});
-  EXPECT_EQ(seen.grant.load() >> 32, kPeer.value);
+  target.published.grant(kOurs, {.pd = {8}, .to = kGrantee, .rights = 6, .connection = 0x1234});
+  EXPECT_EQ(seen.grant.load() >> 32, kGrantee.value);
   EXPECT_EQ(seen.grant.load() & 0xffff'ffff, 6U | PublishedQp::kOpen);
   EXPECT_EQ(seen.pd.load(), 8U);
   EXPECT_EQ(seen.connection.load(), 0x1234U);

@@ -14,11 +14,6 @@ namespace {
 using queues::SendOpcode;
 using queues::Status;
 
-constexpr QpNum kA{0x4005};
-constexpr QpNum kB{0x8007};
-constexpr std::uint32_t kAll =
-    memory::kLocalWrite | memory::kRemoteWrite | memory::kRemoteRead | memory::kRemoteAtomic;
-
 class RingPair : public ::testing::Test {
  protected:
   explicit RingPair(qp::QpType type = qp::QpType::kRc) : a(type, kA), b(type, kB) {

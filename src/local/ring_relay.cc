@@ -27,10 +27,6 @@ std::uint32_t total_of(const qp::RelayPiece& piece) {
   return piece.kind == qp::OpKind::kSend && !piece.is_last ? kUnknownLength : piece.length;
 }
 
-bool is_atomic(qp::OpKind kind) {
-  return kind == qp::OpKind::kCompareSwap || kind == qp::OpKind::kFetchAdd;
-}
-
 }  // namespace
 
 RingRelay::RingRelay(Conduit conduit)

@@ -14,10 +14,6 @@ namespace {
 // Small answers lie in the record's first unit.
 constexpr std::size_t kInlineAnswerMax = sizeof(ResponseRecord::unused);
 
-bool is_atomic(const qp::Operation& op) {
-  return op.kind == qp::OpKind::kCompareSwap || op.kind == qp::OpKind::kFetchAdd;
-}
-
 std::uint8_t flags_of(const qp::Operation& op) {
   std::uint8_t flags = 0;
   if (op.has_immediate) flags |= kWithImmediate;
@@ -71,7 +67,7 @@ bool RingRequester::issue(qp::SendWindow& window, const qp::Operation& op, qp::B
   if (sent_ == 0 && window.oldest() == index) acknowledged_ = index.value();
   sending_ = index;
   if (op.kind == qp::OpKind::kSend || op.has_immediate) last_send_ = index;
-  if (op.kind == qp::OpKind::kRead || is_atomic(op)) last_fetch_ = index;
+  if (op.kind == qp::OpKind::kRead || is_atomic(op.kind)) last_fetch_ = index;
   const Sent sent = send(window, op, budget);
   if (sent == Sent::kLater) return false;
   sent_ = 0;
@@ -266,7 +262,7 @@ void RingRequester::fail_unanswered(std::uint32_t executed, qp::SendWindow& wind
     if (!op) continue;
     if (op->kind == qp::OpKind::kRead && op->length != 0)
       return window.answered(index, qp::Answer::kBadLength, now);
-    if (is_atomic(*op)) return window.answered(index, qp::Answer::kBadResponse, now);
+    if (is_atomic(op->kind)) return window.answered(index, qp::Answer::kBadResponse, now);
   }
 }
 
@@ -285,7 +281,7 @@ void RingRequester::take(const ResponseRecord& record, const std::byte* payload,
     case ResponseKind::kValue: {
       const qp::Operation* op = window.outstanding(index);
       if (!op) return;
-      if (!is_atomic(*op)) return answered_badly(index, qp::Answer::kBadResponse, window, now);
+      if (!is_atomic(op->kind)) return answered_badly(index, qp::Answer::kBadResponse, window, now);
       std::byte value[8];
       std::memcpy(value, &record.value, sizeof value);
       if (window.scatter(index, 0, value)) window.answered(index, qp::Answer::kDone, now);

@@ -13,9 +13,6 @@ namespace {
 using queues::CompletionKind;
 using queues::Status;
 
-constexpr QpNum kA{0x4005};
-constexpr QpNum kB{0x8007};
-
 class Small : public ::testing::Test {
  protected:
   Small() : a(qp::QpType::kRc, kA), b(qp::QpType::kRc, kB) {

@@ -15,11 +15,6 @@ namespace {
 using queues::SendOpcode;
 using queues::Status;
 
-constexpr QpNum kA{0x4005};
-constexpr QpNum kB{0x8007};
-constexpr std::uint32_t kAll =
-    memory::kLocalWrite | memory::kRemoteWrite | memory::kRemoteRead | memory::kRemoteAtomic;
-
 class RingTrouble : public ::testing::Test {
  protected:
   RingTrouble() : a(qp::QpType::kRc, kA), b(qp::QpType::kRc, kB) {

@@ -17,6 +17,12 @@
 
 namespace verbena::local {
 
+// The two, and what their memory may be used for.
+inline constexpr QpNum kA{0x4005};
+inline constexpr QpNum kB{0x8007};
+inline constexpr std::uint32_t kAll =
+    memory::kLocalWrite | memory::kRemoteWrite | memory::kRemoteRead | memory::kRemoteAtomic;
+
 // One end: everything that a queue pair needs, and a page for its doorbell.
 class End : public qp::QpEvents {
  public:

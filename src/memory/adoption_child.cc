@@ -26,8 +26,6 @@ namespace {
 
 constexpr std::size_t kBlock = 4096;
 
-std::byte* pointer(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
-
 bool is_zero(const std::byte (&block)[kBlock]) {
   return block[0] == std::byte{0} && std::memcmp(block, block + 1, kBlock - 1) == 0;
 }

@@ -27,10 +27,6 @@ AdoptRefusal reason_of(ArenaError error) {
   return AdoptRefusal::kDenied;
 }
 
-std::uintptr_t number(const std::byte* address) {
-  return reinterpret_cast<std::uintptr_t>(address);
-}
-
 std::uintptr_t end_of(const std::byte* address, std::size_t length) {
   const std::uintptr_t end = number(address) + length;
   return end < number(address) ? ~std::uintptr_t{0} : end;

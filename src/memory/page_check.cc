@@ -2,8 +2,6 @@
 #include "memory/page_check.h"
 
 #include <fcntl.h>
-#include <linux/ioctl.h>
-#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -15,6 +13,7 @@
 
 #include "base/unique_fd.h"
 #include "memory/maps_walk.h"
+#include "memory/raw_calls.h"
 
 namespace verbena::memory {
 namespace {
@@ -23,23 +22,9 @@ namespace {
 // as on pinned memory.
 constexpr std::size_t kPopulateMax = 64 * 1024;
 
-// linux/mman.h and linux/fs.h of 5.14 and 6.11; the headers may be older than the kernel.
+// linux/mman.h of 5.14; the headers may be older than the kernel.
 constexpr int kPopulateRead = 22;
 constexpr int kPopulateWrite = 23;
-
-struct MapQuery {
-  std::uint64_t size;
-  std::uint64_t query_flags;
-  std::uint64_t query_address;
-  std::uint64_t begin;
-  std::uint64_t end;
-  std::uint64_t flags;
-  std::uint64_t rest[7];
-};
-static_assert(sizeof(MapQuery) == 104);
-constexpr unsigned long kMapQuery = _IOWR('f', 17, MapQuery);
-constexpr std::uint64_t kMapReadable = 1;
-constexpr std::uint64_t kMapWritable = 2;
 
 // All calls are raw: libc's may be hooked by the program's libraries.
 UniqueFd open_maps() {
@@ -91,8 +76,6 @@ bool is_there_later(const PageRange& range) {
   return false;
 }
 
-std::uintptr_t page_size() { return static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE)); }
-
 }  // namespace
 
 Presence ask_by_populating(const PageRange& range) {
@@ -104,16 +87,16 @@ Presence ask_map_query(const PageRange& range) {
   if (!maps) return Presence::kUnknown;
   MapsWalk walk(range);
   for (;;) {
-    MapQuery query{};
+    raw::MapQuery query{};
     query.size = sizeof query;
     query.query_address = walk.at();
-    if (syscall(SYS_ioctl, maps.get(), kMapQuery, &query) != 0) {
+    if (syscall(SYS_ioctl, maps.get(), raw::kMapQuery, &query) != 0) {
       return errno == ENOENT ? Presence::kNotThere : Presence::kUnknown;
     }
     const Presence seen = walk.see({.begin = query.begin,
                                     .end = query.end,
-                                    .is_readable = (query.flags & kMapReadable) != 0,
-                                    .is_writable = (query.flags & kMapWritable) != 0});
+                                    .is_readable = (query.flags & raw::kMapReadable) != 0,
+                                    .is_writable = (query.flags & raw::kMapWritable) != 0});
     if (seen != Presence::kUnknown) return seen;
   }
 }
@@ -143,7 +126,7 @@ Presence ask_existence_only(const PageRange& range) {
   }
   // Of no pages it only tells whether this kernel can do it at all.
   if (populate(range.begin, 0, range.is_written) != Presence::kThere) return Presence::kThere;
-  const std::uintptr_t page = page_size();
+  const std::uintptr_t page = raw::page_size();
   for (const std::uintptr_t at : {range.begin, range.end - page}) {
     if (populate(at, page, range.is_written) == Presence::kThere) continue;
     // The page is mapped, so this is about its rights.
@@ -156,7 +139,7 @@ namespace {
 
 // Whole pages; none at the very end of the address space, where no program has memory.
 std::optional<PageRange> pages_of(const std::byte* address, std::size_t length, bool is_written) {
-  const std::uintptr_t page = page_size();
+  const std::uintptr_t page = raw::page_size();
   const auto begin = reinterpret_cast<std::uintptr_t>(address);
   const std::uintptr_t last = (begin + length - 1) & ~(page - 1);
   if (last + page < last) return std::nullopt;

@@ -20,12 +20,6 @@ namespace {
 // Small enough for the caches, too.
 constexpr std::size_t kScratchLength = std::size_t{512} << 10;
 
-std::size_t page_size() { return static_cast<std::size_t>(sysconf(_SC_PAGESIZE)); }
-std::uintptr_t number(const std::byte* address) {
-  return reinterpret_cast<std::uintptr_t>(address);
-}
-std::byte* pointer(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
-
 Result<void, AdoptRefusal> write_all(const std::byte* from, std::size_t length, int file,
                                      std::uint64_t offset) {
   while (length > 0) {
@@ -126,9 +120,9 @@ PageMover::~PageMover() {
 
 // Linux 5.7.
 bool PageMover::try_park() const {
-  std::byte* const park = raw::move_away(scratch_, page_size());
+  std::byte* const park = raw::move_away(scratch_, raw::page_size());
   if (park == raw::failed()) return false;
-  raw::unmap(park, page_size());
+  raw::unmap(park, raw::page_size());
   return true;
 }
 
@@ -188,7 +182,7 @@ bool PageMover::put_file_over(const PageRun& range, const FilePlace& place) cons
 // a page: only such a one keeps its identity when it moves. Kernels before 5.14 cannot do it here;
 // their pages are read and written back by the copy.
 bool PageMover::unshare(const PageRun& range) const {
-  if (raw::advise(range.begin, page_size(), raw::kPopulateWrite) != 0) return errno == EINVAL;
+  if (raw::advise(range.begin, raw::page_size(), raw::kPopulateWrite) != 0) return errno == EINVAL;
   std::byte* const end = range.begin + range.length;
   PageRun run;
   for (std::byte* at = range.begin; at < end; at = run.begin + run.length) {

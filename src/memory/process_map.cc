@@ -16,32 +16,7 @@
 namespace verbena::memory {
 namespace {
 
-// linux/fs.h of 6.11 and 6.7; the headers may be older than the kernel.
-struct MapQuery {
-  std::uint64_t size;
-  std::uint64_t query_flags;
-  std::uint64_t query_address;
-  std::uint64_t begin;
-  std::uint64_t end;
-  std::uint64_t flags;
-  std::uint64_t page_size;
-  std::uint64_t offset;
-  std::uint64_t inode;
-  std::uint32_t device_major;
-  std::uint32_t device_minor;
-  std::uint32_t name_size;
-  std::uint32_t build_id_size;
-  std::uint64_t name_address;
-  std::uint64_t build_id_address;
-};
-static_assert(sizeof(MapQuery) == 104);
-constexpr unsigned long kMapQuery = _IOWR('f', 17, MapQuery);
-constexpr std::uint64_t kOrNextAbove = 0x10;
-constexpr std::uint64_t kMapReadable = 1;
-constexpr std::uint64_t kMapWritable = 2;
-constexpr std::uint64_t kMapExecutable = 4;
-constexpr std::uint64_t kMapShared = 8;
-
+// linux/fs.h of 6.7; the headers may be older than the kernel.
 struct PageScan {
   std::uint64_t size;
   std::uint64_t flags;
@@ -65,12 +40,10 @@ constexpr unsigned long kPageScan = _IOWR('f', 16, PageScan);
 constexpr std::uint64_t kPagePresent = 1 << 3;
 constexpr std::uint64_t kPageSwapped = 1 << 4;
 
-std::uintptr_t page_size() { return static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE)); }
-
 int rights_of(std::uint64_t flags) {
-  return ((flags & kMapReadable) != 0 ? PROT_READ : 0) |
-         ((flags & kMapWritable) != 0 ? PROT_WRITE : 0) |
-         ((flags & kMapExecutable) != 0 ? PROT_EXEC : 0);
+  return ((flags & raw::kMapReadable) != 0 ? PROT_READ : 0) |
+         ((flags & raw::kMapWritable) != 0 ? PROT_WRITE : 0) |
+         ((flags & raw::kMapExecutable) != 0 ? PROT_EXEC : 0);
 }
 
 bool is_plain_name(std::string_view name) {
@@ -84,18 +57,18 @@ ProcessMap::ProcessMap() : file_(raw::open("/proc/self/maps", O_RDONLY)) {}
 MapAnswer ProcessMap::find_by_query(std::uintptr_t address, Mapping& mapping,
                                     char (&name)[64]) const {
   name[0] = 0;
-  MapQuery query{};
+  raw::MapQuery query{};
   query.size = sizeof query;
-  query.query_flags = kOrNextAbove;
+  query.query_flags = raw::kOrNextAbove;
   query.query_address = address;
   query.name_size = sizeof name;
   query.name_address = reinterpret_cast<std::uint64_t>(name);
-  int failed = raw::control(file_.get(), kMapQuery, &query);
+  int failed = raw::control(file_.get(), raw::kMapQuery, &query);
   if (failed != 0 && errno == ENAMETOOLONG) {
     // No name of anonymous memory that matters is that long; names of files are not asked for.
     query.name_size = 0;
     query.name_address = 0;
-    failed = raw::control(file_.get(), kMapQuery, &query);
+    failed = raw::control(file_.get(), raw::kMapQuery, &query);
     std::strcpy(name, "[anon:long]");
   }
   if (failed != 0) return errno == ENOENT ? MapAnswer::kNothing : MapAnswer::kUnknown;
@@ -105,7 +78,7 @@ MapAnswer ProcessMap::find_by_query(std::uintptr_t address, Mapping& mapping,
              .device = makedev(query.device_major, query.device_minor),
              .inode = query.inode,
              .rights = rights_of(query.flags),
-             .is_shared = (query.flags & kMapShared) != 0};
+             .is_shared = (query.flags & raw::kMapShared) != 0};
   return MapAnswer::kFound;
 }
 
@@ -216,7 +189,7 @@ bool TouchedPages::first_by_scan(std::byte* begin, std::byte* end, PageRun& run)
 bool TouchedPages::first_in_pagemap(std::byte* begin, std::byte* end, PageRun& run) const {
   constexpr std::uint64_t kPresentOrSwapped = std::uint64_t{3} << 62;
   const int file = file_.get();
-  const std::size_t page = page_size();
+  const std::size_t page = raw::page_size();
   run = {};
   std::uint64_t entries[512];
   while (begin < end) {

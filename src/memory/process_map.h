@@ -23,6 +23,12 @@ struct Mapping {
   bool is_shared = false;
 };
 
+// Addresses as a Mapping has them, and back.
+inline std::uintptr_t number(const std::byte* address) {
+  return reinterpret_cast<std::uintptr_t>(address);
+}
+inline std::byte* pointer(std::uintptr_t address) { return reinterpret_cast<std::byte*>(address); }
+
 enum class MapAnswer : std::uint8_t { kFound, kNothing, kUnknown };
 
 struct MapSurvey {

@@ -20,6 +20,34 @@ namespace verbena::memory::raw {
 inline constexpr int kRemapKeepOld = 4;  // MREMAP_DONTUNMAP
 inline constexpr int kPopulateWrite = 23;
 
+// Asks /proc/self/maps for a mapping: linux/fs.h of 6.11; the headers may be older than the kernel.
+struct MapQuery {
+  std::uint64_t size;
+  std::uint64_t query_flags;
+  std::uint64_t query_address;
+  std::uint64_t begin;
+  std::uint64_t end;
+  std::uint64_t flags;
+  std::uint64_t page_size;
+  std::uint64_t offset;
+  std::uint64_t inode;
+  std::uint32_t device_major;
+  std::uint32_t device_minor;
+  std::uint32_t name_size;
+  std::uint32_t build_id_size;
+  std::uint64_t name_address;
+  std::uint64_t build_id_address;
+};
+static_assert(sizeof(MapQuery) == 104);
+inline constexpr unsigned long kMapQuery = _IOWR('f', 17, MapQuery);
+inline constexpr std::uint64_t kOrNextAbove = 0x10;  // in query_flags
+inline constexpr std::uint64_t kMapReadable = 1;
+inline constexpr std::uint64_t kMapWritable = 2;
+inline constexpr std::uint64_t kMapExecutable = 4;
+inline constexpr std::uint64_t kMapShared = 8;
+
+inline std::uintptr_t page_size() { return static_cast<std::uintptr_t>(sysconf(_SC_PAGESIZE)); }
+
 inline std::byte* as_address(long result) { return reinterpret_cast<std::byte*>(result); }
 inline std::byte* failed() { return static_cast<std::byte*>(MAP_FAILED); }
 

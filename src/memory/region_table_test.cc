@@ -16,9 +16,6 @@
 namespace verbena::memory {
 namespace {
 
-constexpr PdId kDomain{1};
-constexpr PdId kOtherDomain{2};
-
 bool holds_only(const TestPages& pages, std::uint8_t value) {
   const std::vector<std::byte> wanted(pages.size(), std::byte{value});
   return std::memcmp(pages.begin(), wanted.data(), wanted.size()) == 0;

@@ -16,6 +16,8 @@
 namespace verbena::memory {
 
 inline constexpr std::size_t kPage = 4096;
+inline constexpr PdId kDomain{1};
+inline constexpr PdId kOtherDomain{2};
 
 #if defined(__SANITIZE_THREAD__)
 inline constexpr bool kThreadSanitizer = true;

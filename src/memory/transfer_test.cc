@@ -14,8 +14,6 @@
 namespace verbena::memory {
 namespace {
 
-constexpr PdId kDomain{1};
-
 std::optional<RegionRefusal> refusal(const Result<void, RegionRefusal>& result) {
   return result ? std::nullopt : std::optional(result.error());
 }

@@ -15,8 +15,6 @@
 namespace verbena::memory {
 namespace {
 
-constexpr PdId kDomain{1};
-constexpr PdId kOtherDomain{2};
 constexpr QpNum kQp{17};
 constexpr QpNum kOtherQp{18};
 constexpr std::uint32_t kBindable = kLocalWrite | kWindowBind;

@@ -17,12 +17,12 @@
 namespace verbena::nic {
 namespace {
 
-constexpr std::size_t kCount = 200;
+constexpr std::size_t kDatagrams = 200;
 // A number of a queue pair: this process sends there, and dies.
-constexpr const char* kVariable = "VERBENA_TEST_DATAGRAMS_TO";
+constexpr const char* kDestination = "VERBENA_TEST_DATAGRAMS_TO";
 
 TEST(DatagramDeath, Sender) {
-  const char* given = std::getenv(kVariable);
+  const char* given = std::getenv(kDestination);
   if (!given) GTEST_SKIP() << "only as a process of the test below";
   World world;
   Node node(world, qp::QpType::kUd);
@@ -30,7 +30,7 @@ TEST(DatagramDeath, Sender) {
   Ah* const ah = *create_ah(
       *world.pd, {.destination = world.context->gids().at(0), .has_grh = true, .port = 1});
   const Sge piece = node.sge(0, 64);
-  for (std::size_t i = 0; i < kCount; ++i) {
+  for (std::size_t i = 0; i < kDatagrams; ++i) {
     qp::SendRequest request;
     request.opcode = queues::SendOpcode::kSend;
     request.address_handle = ah->number;
@@ -40,12 +40,12 @@ TEST(DatagramDeath, Sender) {
     std::size_t posted = 0;
     ASSERT_TRUE(post_send(*node.qp, {&request, 1}, posted).has_value());
   }
-  ASSERT_EQ(node.wait(kCount).size(), kCount);
+  ASSERT_EQ(node.wait(kDatagrams).size(), kDatagrams);
   _exit(0);
 }
 
 pid_t start_sender(QpNum to) {
-  std::string value = kVariable;
+  std::string value = kDestination;
   value += '=';
   value += std::to_string(to.value);
   const pid_t sender = fork();
@@ -62,7 +62,7 @@ TEST(DatagramDeath, RaisesTheEventsOfWhatWasSentBefore) {
   {
     Node node(world, qp::QpType::kUd, channel);
     node.ready();
-    for (std::size_t i = 0; i < kCount; ++i)
+    for (std::size_t i = 0; i < kDatagrams; ++i)
       node.receive(i * 128, 128);
     node.cq->arm(queues::Arm::kNext);
     {
@@ -77,15 +77,15 @@ TEST(DatagramDeath, RaisesTheEventsOfWhatWasSentBefore) {
     }
     std::size_t got = 0;
     pollfd readable{channel->queue->fd(), POLLIN, 0};
-    while (got < kCount && poll(&readable, 1, 10'000) == 1) {
+    while (got < kDatagrams && poll(&readable, 1, 10'000) == 1) {
       ASSERT_TRUE(next_completion_event(*channel).has_value());
       node.cq->completion_events.acknowledged(1);
       node.cq->arm(queues::Arm::kNext);
       // Without driving: only the events make us look.
-      std::vector<queues::Completion> some(kCount);
+      std::vector<queues::Completion> some(kDatagrams);
       got += node.cq->queue.poll(some);
     }
-    EXPECT_EQ(got, kCount);
+    EXPECT_EQ(got, kDatagrams);
   }
   EXPECT_TRUE(destroy_channel(channel).has_value());
 }

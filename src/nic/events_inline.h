@@ -89,7 +89,7 @@ template <class Taken>
 Result<Event, Error> EventQueue<Event>::take(Taken taken) {
   for (;;) {
     std::uint64_t count = 0;
-    if (read(fd_, &count, sizeof count) != static_cast<ssize_t>(sizeof count)) {
+    if (::read(fd_, &count, sizeof count) != static_cast<ssize_t>(sizeof count)) {
       if (errno == EAGAIN) return refuse(Error::kAgain);
       return refuse(errno == EINTR ? Error::kInterrupted : Error::kGone);
     }

@@ -26,7 +26,7 @@ namespace {
 // What stands before management datagrams (Links::MessageKind tells it from others).
 constexpr std::uint32_t kMagic = 0x56'47'53'01;
 // A peer that does not read is looked at again.
-constexpr Duration kPause = Duration::milliseconds(1);
+constexpr Duration kUnreadPause = Duration::milliseconds(1);
 // Addresses come and go.
 constexpr Duration kKnownFor = Duration::seconds(1);
 // So long a caller waits for a service that was there a moment ago.
@@ -295,7 +295,7 @@ void Gsi::pass(SlotNumber slot) {
   if (found->second.empty()) {
     waiting_.erase(found);
   } else {
-    next_ = clock_now() + kPause;
+    next_ = clock_now() + kUnreadPause;
   }
 }
 

@@ -86,7 +86,7 @@ void Links::look_for_peers() {
       Qp* qp = nic_.queue_pairs().find(number);
       if (!qp) continue;
       const std::lock_guard guard(qp->pair.lock());
-      if (qp->connecting != Connecting::kLooking) continue;
+      if (qp->connecting != ConnectStage::kLooking) continue;
       peer = qp->pair.attributes().destination;
     }
     waiting_[peer.slot()].connects.insert(number);
@@ -150,10 +150,10 @@ void Links::absent(QpNum number, std::optional<SlotNumber> slot) {
   Qp* qp = nic_.queue_pairs().find(number);
   if (!qp) return;
   const std::lock_guard guard(qp->pair.lock());
-  const bool is_looked_for = qp->connecting == Connecting::kLooking &&
+  const bool is_looked_for = qp->connecting == ConnectStage::kLooking &&
                              (!slot || qp->pair.attributes().destination.slot() == *slot);
   if (!is_looked_for) return;
-  qp->connecting = Connecting::kRefused;
+  qp->connecting = ConnectStage::kRefused;
   qp->ring()->peer_absent();
   engine_.want_turn(number);
 }
@@ -170,7 +170,7 @@ void Links::give_up(QpNum number) {
 
 // With the queue pair's lock.
 bool Links::is_wanted(Qp& qp, const Offer& offer) const {
-  return qp.connecting == (offer.again ? Connecting::kRefused : Connecting::kLooking) &&
+  return qp.connecting == (offer.again ? ConnectStage::kRefused : ConnectStage::kLooking) &&
          takes_part(qp.pair.state()) && qp.pair.attributes().destination.slot() == offer.slot;
 }
 
@@ -280,7 +280,7 @@ void Links::make_offer(const Offer& offer, Process& process) {
     const QpNum peer = qp->pair.attributes().destination;
     message.to_qp = peer.value;
     message.qp_type = half_of(qp->pair.config());
-    qp->connecting = Connecting::kOffered;
+    qp->connecting = ConnectStage::kOffered;
     qp->link = process.link;
     before = qp->ring()->offer(
         local::Conduit::prepare(ours.file, ours.next++, message.conduit_id),
@@ -375,7 +375,7 @@ Links::Taken Links::attach(Qp& qp, Process& from, const Message& offered, local:
     return attach_relay(qp, from, offered, std::move(conduit));
   // It is asked by the conduit that it offered, and asks nothing.
   if (qp.relayed_by()) return Taken::kNo;
-  const bool fits = takes_part(qp.pair.state()) && qp.connecting != Connecting::kNot &&
+  const bool fits = takes_part(qp.pair.state()) && qp.connecting != ConnectStage::kNot &&
                     qp.pair.attributes().destination == theirs &&
                     other_half_of(qp.pair.config()) == offered.qp_type;
   if (!fits || !qp.ring()->may_attach()) return Taken::kNo;
@@ -391,7 +391,7 @@ Links::Taken Links::attach(Qp& qp, Process& from, const Message& offered, local:
   // first.
   if (qp.ring()->peer_left()) {
     if (qp.ring()->was_used()) return Taken::kNo;
-    qp.connecting = Connecting::kRefused;
+    qp.connecting = ConnectStage::kRefused;
   }
   // Our own offer may be on its way yet, and the peer die before.
   qp.link = from.link;
@@ -402,7 +402,7 @@ Links::Taken Links::attach(Qp& qp, Process& from, const Message& offered, local:
   const bool lends = own && qp.peer_section().lock != nullptr;
   qp.ring()->attach(std::move(conduit),
                     {&qp.link->memory(), qp.number(), theirs, lends ? &own.tables() : nullptr});
-  return qp.connecting == Connecting::kRefused ? Taken::kOfferOurs : Taken::kYes;
+  return qp.connecting == ConnectStage::kRefused ? Taken::kOfferOurs : Taken::kYes;
 }
 
 void Links::take_not_ready(Process& from, const Message& refusal) {
@@ -414,10 +414,10 @@ void Links::take_not_ready(Process& from, const Message& refusal) {
     Qp* qp = nic_.queue_pairs().find(ours);
     if (!qp || !may_speak_for(from, theirs)) return;
     const std::lock_guard guard(qp->pair.lock());
-    const bool is_ours = qp->connecting == Connecting::kOffered && qp->ring() &&
+    const bool is_ours = qp->connecting == ConnectStage::kOffered && qp->ring() &&
                          qp->ring()->offered_id() == refusal.conduit_id;
     if (!is_ours) return;
-    qp->connecting = Connecting::kRefused;
+    qp->connecting = ConnectStage::kRefused;
     // Its own offer may have come meanwhile: then it is ready now.
     offer_again = qp->ring()->is_attached();
     qp->ring()->peer_absent();

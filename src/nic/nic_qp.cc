@@ -160,7 +160,7 @@ void Qp::begin_connection(bool is_local) {
   end_connection();
   ring_ = std::make_unique<local::RingCarrier>(pair.config().type, &glance);
   if (is_local) {
-    connecting = Connecting::kLooking;
+    connecting = ConnectStage::kLooking;
   } else {
     // Another host, and no wire yet: silence.
     ring_->peer_absent();
@@ -185,7 +185,7 @@ void Qp::end_connection() {
   }
   wire_.reset();
   if (relay_) relay_->close();
-  connecting = Connecting::kNot;
+  connecting = ConnectStage::kNot;
   given_up_.reset();
   link = LinkRef();
   engine_->forget_deadline(*this);

@@ -26,7 +26,7 @@ class WireNic;
 class WireQp;
 
 // How far the connection of a connected queue pair has come.
-enum class Connecting : std::uint8_t {
+enum class ConnectStage : std::uint8_t {
   kNot,      // not in RTR yet, or not a connected type
   kLooking,  // the control thread looks for the peer's process
   kOffered,  // the peer's process has our offer, and has not refused it
@@ -125,7 +125,7 @@ class Qp final : qp::QpEvents {
   std::atomic<std::uint32_t> flows{0};     // that bring it raw packets
   bool is_watched = false;                 // the engine's
   Qp* next_held = nullptr;                 // sharing_moves.cc
-  Connecting connecting = Connecting::kNot;
+  ConnectStage connecting = ConnectStage::kNot;
   LinkRef link;                      // while connected, or connecting
   Instant timer = Instant::never();  // the entry in the engine's timers that counts
 

@@ -14,7 +14,7 @@ std::uint32_t bytes_of_mtu(std::uint8_t code) { return 128U << code; }
 
 // Of packets: what may be on its way leaves in one turn, mostly. The NIC thread would have to be
 // woken for the rest.
-constexpr qp::Budget kTurn{.bytes = 512 * 1024, .operations = 512};
+constexpr qp::Budget kBudgetOfTurn{.bytes = 512 * 1024, .operations = 512};
 
 }  // namespace
 
@@ -85,7 +85,7 @@ void Qp::collect_on_wire(const Now& now) {
 }
 
 bool Qp::issue_on_wire(const Now& now) {
-  qp::Budget budget = kTurn;
+  qp::Budget budget = kBudgetOfTurn;
   wire_->issue(pair.window(), budget, datagrams_.get(), now);
   return budget.spent();
 }

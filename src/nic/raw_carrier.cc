@@ -8,7 +8,7 @@ namespace {
 
 constexpr std::uint32_t kUsualBurst = 16 * 1024;
 // An interface that takes no more is full of frames that leave in less.
-constexpr Duration kPause = Duration::microseconds(50);
+constexpr Duration kInterfacePause = Duration::microseconds(50);
 
 bool is_tagged(std::span<const std::byte> frame) {
   wire::be16 type;
@@ -68,7 +68,7 @@ bool RawCarrier::depart(const Now& now) {
     departed_ += sent;
     switch (outcome) {
       case RawPort::Outcome::kSent: break;
-      case RawPort::Outcome::kFull: deadline_ = now + kPause; return false;
+      case RawPort::Outcome::kFull: deadline_ = now + kInterfacePause; return false;
       // The MTU was lowered this moment.
       case RawPort::Outcome::kTooLong: longest_ = 0; [[fallthrough]];
       // Like a cable that is not plugged in: nobody hears of it.

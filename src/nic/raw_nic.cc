@@ -13,18 +13,13 @@
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
 #include "nic/service_thread.h"
+#include "nic/watch_pace.h"
 
 namespace verbena::nic {
 namespace {
 
-// Without frames, pollers go on looking at the sockets for so many polls; then the watcher does.
-constexpr std::uint32_t kWarmPolls = 100'000;
-// So many polls since we looked last are a program that polls all the time.
-constexpr std::uint32_t kPollsForLease = 64;
 constexpr Duration kNapMin = Duration::microseconds(200);
 constexpr Duration kNapMax = Duration::milliseconds(2);
-// Programs close descriptors that they do not know: after so many turns we look.
-constexpr std::uint32_t kTurnsBetweenChecks = 256;
 
 }  // namespace
 
@@ -74,7 +69,7 @@ void RawNic::count(RawPort& port, raw::FlowId id, const raw::CountingPoint& poin
 // -- receiving ----------------------------------------------------------------------------------
 
 bool RawNic::is_warm() const {
-  return has_flows() && cold_polls_.load(std::memory_order_relaxed) < kWarmPolls;
+  return has_flows() && cold_polls_.load(std::memory_order_relaxed) < WatchPace::kWarmPolls;
 }
 
 bool RawNic::poll() {
@@ -89,7 +84,7 @@ bool RawNic::poll() {
   const std::uint32_t cold = cold_polls_.load(std::memory_order_relaxed) + 1;
   cold_polls_.store(cold, std::memory_order_relaxed);
   // The watcher may nap on our account.
-  if (cold == kWarmPolls) nap_.end_if_napping();
+  if (cold == WatchPace::kWarmPolls) nap_.end_if_napping();
   return false;
 }
 
@@ -129,7 +124,7 @@ void* RawNic::run_thread(void* raw) {
 void RawNic::watch() {
   Duration nap = kNapMin;
   for (std::uint32_t turns = 0;; ++turns) {
-    if (turns % kTurnsBetweenChecks == 0) mend();
+    if (turns % WatchPace::kTurnsBetweenChecks == 0) mend();
     nap_.begin();
     if (is_polled()) {
       const bool is_ended = nap_.sleep(nap);
@@ -153,7 +148,7 @@ bool RawNic::is_polled() {
   const bool is_busy = std::exchange(received_seen_, received) != received;
   const std::uint32_t waits = engine_.waits();
   const bool expects_events = std::exchange(waits_seen_, waits) != waits;
-  return !expects_events && is_warm() && (is_busy || moved >= kPollsForLease);
+  return !expects_events && is_warm() && (is_busy || moved >= WatchPace::kPollsForLease);
 }
 
 void RawNic::wait_for_frames() {
@@ -166,7 +161,7 @@ void RawNic::wait_for_frames() {
   if (ppoll(watched.data(), watched.size(), nullptr, nullptr) <= 0) return;
   if (watched[0].revents != 0) {
     std::uint64_t count = 0;
-    if (read(wake_fd_, &count, sizeof count) < 0) return;
+    if (::read(wake_fd_, &count, sizeof count) < 0) return;
   }
   const bool is_closed = std::ranges::any_of(
       watched, [](const pollfd& each) { return (each.revents & POLLNVAL) != 0; });

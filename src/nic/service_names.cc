@@ -19,8 +19,6 @@
 namespace verbena::nic {
 namespace {
 
-namespace raw = host::raw;
-
 constexpr std::size_t kKnownMax = 1024;
 // perftest -R: a second and more lie between its two connections.
 constexpr Duration kMoment = Duration::seconds(5);
@@ -54,10 +52,10 @@ ServiceNames::Claimed ServiceNames::on_control(const ServicePlace& place,
   const auto found = held_.find(place);
   if (!slot && found != held_.end()) return Claimed::kTaken;
   if (slot && found == held_.end()) return Claimed::kGone;
-  host::PrivateFd socket = control_.descriptors().make([] { return raw::datagram_socket(); });
+  host::PrivateFd socket = control_.descriptors().make([] { return host::raw::datagram_socket(); });
   if (!socket) return Claimed::kNoDescriptor;
   const AbstractName name = name_of(place, slot);
-  if (raw::bind(socket.get(), name.get(), name.size()) != 0) {
+  if (host::raw::bind(socket.get(), name.get(), name.size()) != 0) {
     return errno == EADDRINUSE ? Claimed::kTaken : Claimed::kNoDescriptor;
   }
   (slot ? found->second.serving : held_[place].claim) = std::move(socket);

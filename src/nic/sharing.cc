@@ -26,7 +26,7 @@ namespace verbena::nic {
 namespace {
 
 // A running peer leaves its section within microseconds.
-constexpr Duration kPatience = Duration::milliseconds(10);
+constexpr Duration kPeerPatience = Duration::milliseconds(10);
 // One that runs, and was about to make a system call, has made it by then.
 constexpr Duration kPatienceWithCalls = Duration::seconds(1);
 constexpr std::uint32_t kPeersWrite = memory::kRemoteWrite | memory::kRemoteAtomic;
@@ -377,7 +377,7 @@ bool Sharing::wait(const PeerSection& section, Instant begin) {
     if (watch.is_over()) return true;
     spin_pause();
   }
-  while (clock_now() - begin < kPatience) {
+  while (clock_now() - begin < kPeerPatience) {
     sched_yield();
     if (watch.is_over()) return true;
   }

@@ -16,7 +16,7 @@ namespace verbena::nic {
 namespace {
 
 // A thread of ours leaves its section within microseconds, unless the processor is taken from it.
-constexpr Duration kPatience = Duration::milliseconds(10);
+constexpr Duration kThreadPatience = Duration::milliseconds(10);
 
 }  // namespace
 
@@ -76,7 +76,7 @@ bool Sharing::hold_own_sections() {
   frozen_.emplace(nic_.queue_pairs());
   while (!try_own_sections()) {
     let_own_sections_go();
-    if (clock_now() - begin > kPatience) return false;
+    if (clock_now() - begin > kThreadPatience) return false;
     sched_yield();
     frozen_.emplace(nic_.queue_pairs());
   }

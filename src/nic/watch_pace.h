@@ -28,6 +28,12 @@ class WatchPace {
   // So many, before naps get longer.
   static constexpr unsigned kBusyNaps = 3;
 
+  // Where nothing comes, pollers go on looking at the sockets for so many polls; then only the
+  // watcher does.
+  static constexpr std::uint32_t kWarmPolls = 100'000;
+  // Programs close descriptors that they do not know: after so many of its turns the watcher looks.
+  static constexpr std::uint32_t kTurnsBetweenChecks = 256;
+
   // Counters that move: with each poll, with each wait for events, and the nanoseconds of polls
   // that received something.
   struct Seen {

@@ -10,7 +10,7 @@ constexpr bool kLate = true;
 constexpr bool kBusy = false;
 constexpr bool kFound = true;
 
-Instant at(std::int64_t microseconds) {
+Instant moment(std::int64_t microseconds) {
   return Instant() + Duration::microseconds(1'000'000 + microseconds);
 }
 
@@ -67,42 +67,42 @@ TEST(WatchPace, BeginsAnewAfterAWait) {
 
 TEST(WatchPace, TakesManyPollsForAProgramThatPolls) {
   WatchPace pace;
-  EXPECT_FALSE(pace.is_polled({.polls = WatchPace::kPollsForLease - 1}, at(0)));
-  EXPECT_TRUE(pace.is_polled({.polls = 2 * WatchPace::kPollsForLease - 1}, at(1)));
-  EXPECT_FALSE(pace.is_polled({.polls = 2 * WatchPace::kPollsForLease}, at(1000)));
+  EXPECT_FALSE(pace.is_polled({.polls = WatchPace::kPollsForLease - 1}, moment(0)));
+  EXPECT_TRUE(pace.is_polled({.polls = 2 * WatchPace::kPollsForLease - 1}, moment(1)));
+  EXPECT_FALSE(pace.is_polled({.polls = 2 * WatchPace::kPollsForLease}, moment(1000)));
 }
 
 // Woken by each packet we would see few polls each time, and never nap again.
 TEST(WatchPace, AddsUpFewPollsWithinAShortTime) {
   WatchPace pace;
-  EXPECT_FALSE(pace.is_polled({}, at(0)));
+  EXPECT_FALSE(pace.is_polled({}, moment(0)));
   std::uint32_t polls = 0;
   int looks = 0;
-  for (; !pace.is_polled({.polls = polls}, at(10 * looks)); ++looks) {
+  for (; !pace.is_polled({.polls = polls}, moment(10 * looks)); ++looks) {
     polls += 10;
     ASSERT_LT(looks, 20);
   }
   EXPECT_EQ(polls, 70);
   // Nor is a short time without many a sign that it has stopped.
-  EXPECT_TRUE(pace.is_polled({.polls = polls}, at(10 * looks + 100)));
-  EXPECT_FALSE(pace.is_polled({.polls = polls}, at(10 * looks + 201)));
+  EXPECT_TRUE(pace.is_polled({.polls = polls}, moment(10 * looks + 100)));
+  EXPECT_FALSE(pace.is_polled({.polls = polls}, moment(10 * looks + 201)));
 }
 
 TEST(WatchPace, TakesAWaitForEventsForTheEndOfPolls) {
   WatchPace pace;
-  EXPECT_TRUE(pace.is_polled({.polls = 100}, at(0)));
+  EXPECT_TRUE(pace.is_polled({.polls = 100}, moment(0)));
   EXPECT_TRUE(pace.is_awaited(1));
-  EXPECT_FALSE(pace.is_polled({.polls = 200, .waits = 1}, at(10)));
+  EXPECT_FALSE(pace.is_polled({.polls = 200, .waits = 1}, moment(10)));
   EXPECT_FALSE(pace.is_awaited(1));
-  EXPECT_FALSE(pace.is_polled({.polls = 210, .waits = 1}, at(20)));
-  EXPECT_TRUE(pace.is_polled({.polls = 264, .waits = 1}, at(30)));
+  EXPECT_FALSE(pace.is_polled({.polls = 210, .waits = 1}, moment(20)));
+  EXPECT_TRUE(pace.is_polled({.polls = 264, .waits = 1}, moment(30)));
 }
 
 TEST(WatchPace, CountsPollsThatReceiveMuchByTheirTime) {
   WatchPace pace;
-  EXPECT_FALSE(pace.is_polled({}, at(0)));
-  EXPECT_TRUE(pace.is_polled({.polls = 5, .busy = 500'000}, at(1000)));
-  EXPECT_FALSE(pace.is_polled({.polls = 10, .busy = 900'000}, at(2000)));
+  EXPECT_FALSE(pace.is_polled({}, moment(0)));
+  EXPECT_TRUE(pace.is_polled({.polls = 5, .busy = 500'000}, moment(1000)));
+  EXPECT_FALSE(pace.is_polled({.polls = 10, .busy = 900'000}, moment(2000)));
 }
 
 }  // namespace

@@ -19,8 +19,6 @@
 namespace verbena::nic {
 namespace {
 
-namespace raw = host::raw;
-
 constexpr Duration kFetchPatience = Duration::seconds(6);
 constexpr Duration kLockPatience = Duration::seconds(5);
 constexpr Duration kLockPause = Duration::milliseconds(2);
@@ -84,13 +82,13 @@ WireGroup::WireGroup(host::Control& control, Links& links, port::UdpPort& port)
 // ---------------------------------------------------------------------------------- any thread
 
 UniqueFd WireGroup::make_mailbox(Asker& asker) {
-  UniqueFd mailbox(raw::datagram_socket());
+  UniqueFd mailbox(host::raw::datagram_socket());
   if (!mailbox) return mailbox;
   // The kernel finds a name that is free.
   asker.name.sun_family = AF_UNIX;
   auto* const name = reinterpret_cast<sockaddr*>(&asker.name);
   asker.name_size = sizeof asker.name;
-  if (raw::bind(mailbox.get(), name, sizeof asker.name.sun_family) != 0 ||
+  if (host::raw::bind(mailbox.get(), name, sizeof asker.name.sun_family) != 0 ||
       syscall(SYS_getsockname, mailbox.get(), name, &asker.name_size) != 0) {
     return UniqueFd();
   }
@@ -114,7 +112,7 @@ Result<UniqueFd, WireError> WireGroup::receive(int mailbox, std::uint64_t nonce,
     message.msg_iovlen = 1;
     message.msg_control = control;
     message.msg_controllen = CMSG_LEN(sizeof(int));  // a second one would fit into the padding
-    const ssize_t size = raw::recvmsg(mailbox, message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
+    const ssize_t size = host::raw::recvmsg(mailbox, message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
     UniqueFd socket;
     const cmsghdr* const attached = size >= 0 ? CMSG_FIRSTHDR(&message) : nullptr;
     if (attached && attached->cmsg_level == SOL_SOCKET && attached->cmsg_type == SCM_RIGHTS) {
@@ -154,7 +152,7 @@ Result<UniqueFd, WireError> WireGroup::ask(SlotNumber slot, Whose whose, RandomS
 // -------------------------------------------------------------------------- the control thread
 
 void WireGroup::tell(const Asker& asker, const Answer& answer, int socket) {
-  const host::PrivateFd sender(raw::datagram_socket());
+  const host::PrivateFd sender(host::raw::datagram_socket());
   if (!sender) return;  // whoever asked gives up in the end
   iovec piece{const_cast<Answer*>(&answer), sizeof answer};
   alignas(cmsghdr) std::byte control[CMSG_SPACE(sizeof(int))] = {};
@@ -172,7 +170,7 @@ void WireGroup::tell(const Asker& asker, const Answer& answer, int socket) {
     attached->cmsg_len = CMSG_LEN(sizeof socket);
     std::memcpy(CMSG_DATA(attached), &socket, sizeof socket);
   }
-  static_cast<void>(raw::sendmsg(sender.get(), message, MSG_DONTWAIT | MSG_NOSIGNAL));
+  static_cast<void>(host::raw::sendmsg(sender.get(), message, MSG_DONTWAIT | MSG_NOSIGNAL));
 }
 
 void WireGroup::want(SlotNumber slot, const Asker& asker) {
@@ -215,12 +213,12 @@ void WireGroup::reach_members(Instant now) {
   lonely_until_ = now + kLonelyPatience;
   members_.clear();
   reaching_.clear();
-  const host::PrivateFd probe(raw::datagram_socket());
+  const host::PrivateFd probe(host::raw::datagram_socket());
   for (std::uint16_t i = 0; i < kSlotCount; ++i) {
     const SlotNumber slot{i};
     if (is_ours(slot)) continue;
     const Name name = name_of(kMarkerName, slot);
-    if (raw::connect(probe.get(), name.get(), name.size) == 0) reaching_.insert(slot);
+    if (host::raw::connect(probe.get(), name.get(), name.size) == 0) reaching_.insert(slot);
   }
   const std::set<SlotNumber> all = reaching_;
   for (const SlotNumber slot : all)
@@ -255,9 +253,9 @@ void WireGroup::join(Instant now) {
 
 // The next newcomer finds our mark, and so asks us: before the lock is given back.
 void WireGroup::joined(SlotNumber slot, const host::PrivateFd& socket) {
-  host::PrivateFd marker = control_.descriptors().make([] { return raw::datagram_socket(); });
+  host::PrivateFd marker = control_.descriptors().make([] { return host::raw::datagram_socket(); });
   const Name name = name_of(kMarkerName, slot);
-  if (!marker || raw::bind(marker.get(), name.get(), name.size) != 0) {
+  if (!marker || host::raw::bind(marker.get(), name.get(), name.size) != 0) {
     LOG_ERROR("slot %u cannot be marked as one that shares the UDP port: %d", slot.value, errno);
   }
   markers_[slot] = std::move(marker);
@@ -326,9 +324,9 @@ bool WireGroup::send(host::PeerId to, std::span<const std::byte> bytes,
 
 // Whether its name can be taken. For a moment it is: whoever wants it just then takes another.
 bool WireGroup::is_held(SlotNumber slot) {
-  const host::PrivateFd probe(raw::seqpacket_socket());
+  const host::PrivateFd probe(host::raw::seqpacket_socket());
   const Name name = name_of(kSlotName, slot);
-  return !probe || raw::bind(probe.get(), name.get(), name.size) != 0;
+  return !probe || host::raw::bind(probe.get(), name.get(), name.size) != 0;
 }
 
 }  // namespace verbena::nic

@@ -21,8 +21,6 @@
 namespace verbena::nic {
 namespace {
 
-// Without connections, pollers go on looking at the sockets for so many polls.
-constexpr std::uint32_t kWarmPolls = 100'000;
 constexpr std::size_t kInboxMax = 256;
 // After so many bytes the answer does not wait for what the program posts.
 constexpr std::size_t kLittle = 2048;
@@ -114,7 +112,7 @@ bool WireNic::add_receiver(SlotNumber slot, UniqueFd socket) {
 
 bool WireNic::is_warm() const {
   return connections_.load(std::memory_order_relaxed) != 0 ||
-         cold_polls_.load(std::memory_order_relaxed) < kWarmPolls ||
+         cold_polls_.load(std::memory_order_relaxed) < WatchPace::kWarmPolls ||
          has_inbox_.load(std::memory_order_relaxed);
 }
 
@@ -136,7 +134,7 @@ bool WireNic::poll() {
     }
   }
   const std::uint32_t cold = cold_polls_.load(std::memory_order_relaxed);
-  if (cold < kWarmPolls) cold_polls_.store(cold + 1, std::memory_order_relaxed);
+  if (cold < WatchPace::kWarmPolls) cold_polls_.store(cold + 1, std::memory_order_relaxed);
   return false;
 }
 

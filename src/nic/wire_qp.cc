@@ -26,7 +26,7 @@ constexpr std::size_t kBytesBlind = 32 * 1024;
 // May leave at once where the rate is limited: our timers have a grain.
 constexpr std::size_t kBurst = 64 * 1024;
 // A process of this host that takes nothing for so long is stopped: what it is sent is lost.
-constexpr Duration kPatience = Duration::seconds(1);
+constexpr Duration kReceiverPatience = Duration::seconds(1);
 // What a receive buffer of common size holds (net.core.rmem_max: 212,992), with a reserve; the
 // peer's is not known.
 constexpr std::uint32_t kInFlightBytes = 192 * 1024;
@@ -202,7 +202,7 @@ bool WireQp::may_send(SlotNumber to, std::size_t bytes) {
   }
   const Instant now = clock_now();
   if (!full_since_) full_since_ = now;
-  if (now - *full_since_ > kPatience) return true;
+  if (now - *full_since_ > kReceiverPatience) return true;
   retry_at_ = now + kFullPause;
   return false;
 }

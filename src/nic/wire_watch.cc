@@ -30,12 +30,10 @@ constexpr Duration kLinePatience = Duration::seconds(2);
 // of a nap. (To be woken by packets instead would not help where program and watcher share a core:
 // who is woken that often gets it only when the other one's slice is over.)
 constexpr std::uint64_t kLong = 50'000;
-// Programs close descriptors that they do not know: after so many packets or naps we look.
-constexpr std::uint32_t kTurnsBetweenChecks = 256;
 // So many packets at a time are a stream: the next ones come within this, mostly, and being woken
 // for them would cost their sender much of its time.
 constexpr std::size_t kStream = 8;
-constexpr Duration kLinger = Duration::microseconds(50);
+constexpr Duration kStreamLinger = Duration::microseconds(50);
 // Then it is time for what else there is to do.
 constexpr Duration kLingerMost = Duration::milliseconds(1);
 constexpr Duration kRest = Duration::microseconds(15);
@@ -43,8 +41,8 @@ constexpr Duration kRest = Duration::microseconds(15);
 // answer: being woken for the next one too would be most of what it waits for.
 constexpr Duration kSoon = Duration::microseconds(40);
 // Who has to wait so long for the core is not alone on it, and sleeps for a while between trains.
-constexpr Duration kLingerAlone = Duration::microseconds(10);
-constexpr Duration kLingerPause = Duration::milliseconds(1);
+constexpr Duration kCoreWait = Duration::microseconds(10);
+constexpr Duration kBetweenTrains = Duration::milliseconds(1);
 
 }  // namespace
 
@@ -61,7 +59,7 @@ void* WireNic::run_thread(void* wire) {
 void WireNic::watch() {
   bool owes = false;
   for (std::uint32_t turns = 0;; ++turns) {
-    if (turns % kTurnsBetweenChecks == 0) mend_sockets();
+    if (turns % WatchPace::kTurnsBetweenChecks == 0) mend_sockets();
     if (line_.records()) tend_recording();
     gauges_.fill([this](SlotNumber slot) { return group_.fetch_peers(slot, nic_.random()); });
     nap_.begin();
@@ -119,21 +117,21 @@ void WireNic::receive_while_they_come(std::size_t found) {
   Instant now = clock_now();
   if (now < lingers_again_) return;
   const Instant latest = now + kLingerMost;
-  Instant until = now + kLinger;
+  Instant until = now + kStreamLinger;
   while (now < std::min(until, latest) && engine_.polls() == polls) {
     const std::size_t more = receive_what_lies();
     if (more != 0) {
       found = more;
       now = clock_now();
-      until = now + kLinger;
+      until = now + kStreamLinger;
       continue;
     }
     const Instant look = now + (found >= kStream ? kRest : Duration());
     do {
       sched_yield();
       const Instant before = std::exchange(now, clock_now());
-      if (now - before > kLingerAlone) {
-        lingers_again_ = now + kLingerPause;
+      if (now - before > kCoreWait) {
+        lingers_again_ = now + kBetweenTrains;
         return;
       }
     } while (now < look);
@@ -155,7 +153,7 @@ void WireNic::wait_for_packets() {
   if (ppoll(watched.data(), watched.size(), patience ? &limit : nullptr, nullptr) <= 0) return;
   if (watched[0].revents != 0) {
     std::uint64_t count = 0;
-    if (read(wake_fd_, &count, sizeof count) < 0) return;
+    if (::read(wake_fd_, &count, sizeof count) < 0) return;
   }
   const bool is_closed = std::ranges::any_of(
       watched, [](const pollfd& each) { return (each.revents & (POLLNVAL | POLLERR)) != 0; });

@@ -19,11 +19,9 @@
 namespace verbena::nic {
 namespace {
 
-namespace raw = host::raw;
-
 // Whoever opens a file's domain is through in a millisecond, unless it is stopped.
-constexpr Duration kPatience = Duration::seconds(1);
-constexpr Duration kPause = Duration::milliseconds(1);
+constexpr Duration kOpenerPatience = Duration::seconds(1);
+constexpr Duration kOpenerPause = Duration::milliseconds(1);
 
 AbstractName name_of_opening(const FileIdentity& file) {
   return AbstractName("verbena/xrc/%llx/%llx", static_cast<unsigned long long>(file.device),
@@ -38,10 +36,10 @@ AbstractName name_of_holder(const FileIdentity& file, SlotNumber slot) {
 // One process at a time opens this file's domain. Empty: another one does, for too long.
 UniqueFd begin_opening(const FileIdentity& file) {
   const AbstractName name = name_of_opening(file);
-  for (Duration waited; waited < kPatience; waited = waited + kPause) {
+  for (Duration waited; waited < kOpenerPatience; waited = waited + kOpenerPause) {
     UniqueFd socket = name_socket();
-    if (!socket || raw::bind(socket.get(), name.get(), name.size()) == 0) return socket;
-    const timespec pause{.tv_sec = 0, .tv_nsec = kPause.count_nanoseconds()};
+    if (!socket || host::raw::bind(socket.get(), name.get(), name.size()) == 0) return socket;
+    const timespec pause{.tv_sec = 0, .tv_nsec = kOpenerPause.count_nanoseconds()};
     nanosleep(&pause, nullptr);
   }
   return {};
@@ -197,8 +195,9 @@ Result<void, Error> XrcDomains::open_file(const FileIdentity& file, const XrcOpe
   const bool is_done = control.call([=, this, &control] {
     // Of a call that nobody waited for in the end.
     if (names_.contains(file)) return result->store(true);
-    host::PrivateFd socket = control.descriptors().make([] { return raw::datagram_socket(); });
-    if (!socket || raw::bind(socket.get(), name.get(), name.size()) != 0) return;
+    host::PrivateFd socket =
+        control.descriptors().make([] { return host::raw::datagram_socket(); });
+    if (!socket || host::raw::bind(socket.get(), name.get(), name.size()) != 0) return;
     names_[file] = std::move(socket);
     result->store(true);
   });

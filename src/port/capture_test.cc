@@ -16,9 +16,6 @@
 namespace verbena::port {
 namespace {
 
-constexpr SlotNumber kHere{1};
-constexpr SlotNumber kThere{2};
-
 std::vector<std::byte> read_whole(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   const std::string text((std::istreambuf_iterator<char>(file)), std::istreambuf_iterator<char>());

@@ -11,9 +11,6 @@
 namespace verbena::port {
 namespace {
 
-constexpr SlotNumber kHere{1};
-constexpr SlotNumber kThere{2};
-
 // A line between two hosts that does nothing by itself, and impairments on top.
 class Line {
  public:

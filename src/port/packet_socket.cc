@@ -54,7 +54,7 @@ constexpr std::size_t kTag = 4;
 constexpr std::size_t kFrameMax = 65536 + 14 + 2 * kTag;
 constexpr std::size_t kBuffer = (kFrameMax + 4095) / 4096 * 4096;
 
-SocketError error_of(int error) {
+SocketError refusal_of(int error) {
   switch (error) {
     case EMFILE:
     case ENFILE: return SocketError::kNoDescriptor;
@@ -71,14 +71,14 @@ SocketError error_of(int error) {
 }
 
 template <class Value>
-bool set(int fd, int level, int name, const Value& value) {
+bool set_option(int fd, int level, int name, const Value& value) {
   return syscall(SYS_setsockopt, fd, level, name, &value, socklen_t{sizeof value}) == 0;
 }
 
 // CAP_NET_ADMIN goes beyond what the system caps for others.
 void set_buffer(int fd, int forced, int plain, std::uint32_t bytes) {
   const int value = static_cast<int>(std::min<std::uint32_t>(bytes, 1 << 30));
-  if (!set(fd, SOL_SOCKET, forced, value)) set(fd, SOL_SOCKET, plain, value);
+  if (!set_option(fd, SOL_SOCKET, forced, value)) set_option(fd, SOL_SOCKET, plain, value);
 }
 
 // It receives nothing yet: protocol 0.
@@ -103,11 +103,6 @@ bool has_ethernet_headers(int fd) {
   return address.sll_hatype == ARPHRD_ETHER || address.sll_hatype == ARPHRD_LOOPBACK;
 }
 
-ino_t file_of(int fd) {
-  struct stat status{};
-  return raw::status(fd, status) == 0 ? status.st_ino : 0;
-}
-
 }  // namespace
 
 // By a raw socket of IPv4, which takes the same capability: closing a packet socket waits for all
@@ -122,9 +117,9 @@ bool may_use_packet_sockets() {
 
 Result<PacketSender, SocketError> PacketSender::open(const PacketSocketOptions& options) {
   UniqueFd socket(make_socket());
-  if (!socket) return refuse(error_of(errno));
+  if (!socket) return refuse(refusal_of(errno));
   set_buffer(socket.get(), SO_SNDBUFFORCE, SO_SNDBUF, options.buffer);
-  if (!bind_to(socket.get(), options.interface, 0)) return refuse(error_of(errno));
+  if (!bind_to(socket.get(), options.interface, 0)) return refuse(refusal_of(errno));
   if (!has_ethernet_headers(socket.get())) return refuse(SocketError::kMissing);
   return PacketSender(UniqueFd(lift_descriptor(socket.release())), options.interface);
 }
@@ -213,14 +208,14 @@ bool PacketReceiver::is_open() const { return file_ != 0 && file_of(socket_.get(
 Result<std::unique_ptr<PacketReceiver>, SocketError> PacketReceiver::open(
     const PacketSocketOptions& options) {
   UniqueFd socket(make_socket());
-  if (!socket) return refuse(error_of(errno));
+  if (!socket) return refuse(refusal_of(errno));
   const int fd = socket.get();
   const int yes = 1;
-  const bool is_good =
-      set(fd, SOL_PACKET, PACKET_AUXDATA, yes) && set(fd, SOL_PACKET, PACKET_VNET_HDR, yes);
-  if (!is_good) return refuse(error_of(errno));
+  const bool is_good = set_option(fd, SOL_PACKET, PACKET_AUXDATA, yes) &&
+                       set_option(fd, SOL_PACKET, PACKET_VNET_HDR, yes);
+  if (!is_good) return refuse(refusal_of(errno));
   // Where that is not to be had, finish() does it.
-  if (options.is_loopback) set(fd, SOL_PACKET, kIgnoreOutgoing, yes);
+  if (options.is_loopback) set_option(fd, SOL_PACKET, kIgnoreOutgoing, yes);
   set_buffer(fd, SO_RCVBUFFORCE, SO_RCVBUF, options.buffer);
   UniqueFd lifted(lift_descriptor(socket.release()));
   return std::unique_ptr<PacketReceiver>(new PacketReceiver(std::move(lifted), options));
@@ -229,7 +224,7 @@ Result<std::unique_ptr<PacketReceiver>, SocketError> PacketReceiver::open(
 bool PacketReceiver::set_filter(std::span<const sock_filter> program) {
   const sock_fprog filter{static_cast<unsigned short>(program.size()),
                           const_cast<sock_filter*>(program.data())};
-  if (!set(socket_.get(), SOL_SOCKET, SO_ATTACH_FILTER, filter)) return false;
+  if (!set_option(socket_.get(), SOL_SOCKET, SO_ATTACH_FILTER, filter)) return false;
   if (!is_bound_) is_bound_ = bind_to(socket_.get(), options_.interface, ETH_P_ALL);
   return is_bound_;
 }
@@ -251,7 +246,7 @@ bool PacketReceiver::change_membership(Membership membership, const EthernetAddr
     std::memcpy(request.mr_address, address.data(), address.size());
   }
   const int name = join ? PACKET_ADD_MEMBERSHIP : PACKET_DROP_MEMBERSHIP;
-  return set(socket_.get(), SOL_PACKET, name, request);
+  return set_option(socket_.get(), SOL_PACKET, name, request);
 }
 
 std::size_t PacketReceiver::receive() {

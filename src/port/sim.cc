@@ -19,7 +19,7 @@ std::size_t bytes_on_line(const Received& packet) {
          packet.payload.size();
 }
 
-Duration line_time(std::size_t bytes, std::uint64_t bits_per_second) {
+Duration sending_time(std::size_t bytes, std::uint64_t bits_per_second) {
   constexpr std::uint64_t kBitsInBytePerSecond = 8'000'000'000;
   return Duration::nanoseconds(
       static_cast<std::int64_t>(bytes * kBitsInBytePerSecond / bits_per_second));
@@ -114,7 +114,7 @@ void SimNetwork::enter(std::size_t index, Line& line, Stage next) {
     packet.head.ecn = Ecn::kCongested;
     counters_.add(Count::kMarked);
   }
-  line.free = std::max(line.free, now_) + line_time(size, link.bits_per_second);
+  line.free = std::max(line.free, now_) + sending_time(size, link.bits_per_second);
   Instant there = line.free + link.delay;
   // Lost on the cable: it has taken its time there.
   if (chance(link.loss)) {

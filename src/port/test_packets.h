@@ -26,6 +26,12 @@ inline Gid ipv4(std::uint8_t a, std::uint8_t b, std::uint8_t c, std::uint8_t d) 
 inline const Gid kLoopback4 = ipv4(127, 0, 0, 1);
 inline const Gid kLoopback6 = {{0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1}};
 
+// Slots: of the two ends of a line, and of receivers in one group.
+inline constexpr SlotNumber kHere{1};
+inline constexpr SlotNumber kThere{2};
+inline constexpr SlotNumber kFive{5};
+inline constexpr SlotNumber kSix{6};
+
 inline void write_packet(std::span<std::byte> room, SlotNumber slot, std::uint32_t number) {
   // Every bit of the number changes every byte.
   const std::uint32_t mixed = number * 7 + (number >> 8) * 11 + (number >> 16) * 5;

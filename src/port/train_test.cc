@@ -33,8 +33,8 @@ class Taker final : public Port {
   Counters counts;
 };
 
-const Route kHere{.from = kLoopback4, .to = kLoopback4, .slot = {1}};
-const Route kThere{.from = kLoopback4, .to = kLoopback4, .slot = {2}};
+const Route kRouteHere{.from = kLoopback4, .to = kLoopback4, .slot = {1}};
+const Route kRouteThere{.from = kLoopback4, .to = kLoopback4, .slot = {2}};
 
 class TrainTest : public ::testing::Test {
  protected:
@@ -53,20 +53,20 @@ class TrainTest : public ::testing::Test {
 };
 
 TEST_F(TrainTest, PacketsOfOneSizeAndRouteShareATrain) {
-  EXPECT_EQ(put(kHere, 100), 0);
-  EXPECT_EQ(put(kHere, 100), 1);
-  EXPECT_EQ(put(kHere, 100), 2);
+  EXPECT_EQ(put(kRouteHere, 100), 0);
+  EXPECT_EQ(put(kRouteHere, 100), 1);
+  EXPECT_EQ(put(kRouteHere, 100), 2);
   ASSERT_EQ(builder.trains().size(), 1u);
   EXPECT_EQ(builder.trains()[0].packets(), 3u);
 }
 
 TEST_F(TrainTest, ARunTakesWhatFitsIntoItsTrain) {
   const auto run = [this](std::uint32_t size, std::uint32_t most) {
-    const auto place = builder.place(kHere, size, most);
+    const auto place = builder.place(kRouteHere, size, most);
     if (!place) return std::pair(0U, 0U);
     EXPECT_EQ(place->room.size(), std::size_t{size} * place->packets);
     for (std::uint32_t i = 0; i < place->packets; ++i)
-      write_packet(place->room.subspan(std::size_t{i} * size, size), kHere.slot, number++);
+      write_packet(place->room.subspan(std::size_t{i} * size, size), kRouteHere.slot, number++);
     builder.commit();
     return std::pair<unsigned, unsigned>(place->ip_id, place->packets);
   };
@@ -88,49 +88,49 @@ TEST_F(TrainTest, ARunTakesWhatFitsIntoItsTrain) {
 }
 
 TEST_F(TrainTest, AShorterPacketEndsItsTrain) {
-  EXPECT_EQ(put(kHere, 100), 0);
-  EXPECT_EQ(put(kHere, 60), 1);
-  EXPECT_EQ(put(kHere, 60), 0);
-  EXPECT_EQ(put(kHere, 100), 0);  // longer: another one
+  EXPECT_EQ(put(kRouteHere, 100), 0);
+  EXPECT_EQ(put(kRouteHere, 60), 1);
+  EXPECT_EQ(put(kRouteHere, 60), 0);
+  EXPECT_EQ(put(kRouteHere, 100), 0);  // longer: another one
   ASSERT_EQ(builder.trains().size(), 3u);
   EXPECT_EQ(builder.trains()[0].packet(1).size(), 60u);
 }
 
 TEST_F(TrainTest, AnotherRouteIsAnotherTrain) {
-  EXPECT_EQ(put(kHere, 100), 0);
-  EXPECT_EQ(put(kThere, 100), 0);
-  Route marked = kThere;
+  EXPECT_EQ(put(kRouteHere, 100), 0);
+  EXPECT_EQ(put(kRouteThere, 100), 0);
+  Route marked = kRouteThere;
   marked.ecn = Ecn::kCapable;
   EXPECT_EQ(put(marked, 100), 0);
 }
 
 TEST_F(TrainTest, TheLimitsOfTheKernelAreKept) {
   for (std::uint16_t i = 0; i < 8; ++i)
-    EXPECT_EQ(put(kHere, 100), i);
-  EXPECT_EQ(put(kHere, 100), 0);  // eight packets are a train
-  EXPECT_EQ(put(kThere, 400), 0);
-  EXPECT_EQ(put(kThere, 400), 1);
-  EXPECT_EQ(put(kThere, 400), 0);  // a thousand bytes, too
-  EXPECT_EQ(put(kHere, 1001), std::nullopt);
-  EXPECT_EQ(put(kHere, 100), std::nullopt);  // four trains
+    EXPECT_EQ(put(kRouteHere, 100), i);
+  EXPECT_EQ(put(kRouteHere, 100), 0);  // eight packets are a train
+  EXPECT_EQ(put(kRouteThere, 400), 0);
+  EXPECT_EQ(put(kRouteThere, 400), 1);
+  EXPECT_EQ(put(kRouteThere, 400), 0);  // a thousand bytes, too
+  EXPECT_EQ(put(kRouteHere, 1001), std::nullopt);
+  EXPECT_EQ(put(kRouteHere, 100), std::nullopt);  // four trains
 }
 
 TEST_F(TrainTest, APlaceThatIsNotCommittedIsForgotten) {
-  EXPECT_EQ(put(kHere, 100), 0);
-  ASSERT_TRUE(builder.place(kHere, 50));
-  EXPECT_EQ(put(kHere, 100), 1);
+  EXPECT_EQ(put(kRouteHere, 100), 0);
+  ASSERT_TRUE(builder.place(kRouteHere, 50));
+  EXPECT_EQ(put(kRouteHere, 100), 1);
   EXPECT_EQ(builder.trains()[0].bytes.size(), 200u);
 }
 
 TEST_F(TrainTest, WhatThePortDoesNotTakeStaysInOrder) {
   for (int i = 0; i < 2; ++i)
-    put(kHere, 100);
-  put(kThere, 300);
-  put(kHere, 200);
+    put(kRouteHere, 100);
+  put(kRouteThere, 300);
+  put(kRouteHere, 200);
   port.takes = 1;
   EXPECT_FALSE(builder.flush(port, {}));
   EXPECT_EQ(builder.trains().size(), 2u);
-  EXPECT_EQ(put(kHere, 200), 1);
+  EXPECT_EQ(put(kRouteHere, 200), 1);
   for (int i = 0; i < 10 && !builder.flush(port, {}); ++i) {
   }
   EXPECT_TRUE(builder.empty());
@@ -140,19 +140,19 @@ TEST_F(TrainTest, WhatThePortDoesNotTakeStaysInOrder) {
 TEST_F(TrainTest, TheBufferIsThereAgainAfterAFlush) {
   for (int round = 0; round < 5; ++round) {
     for (int i = 0; i < 3; ++i)
-      ASSERT_TRUE(put(round % 2 ? kHere : kThere, 990));
+      ASSERT_TRUE(put(round % 2 ? kRouteHere : kRouteThere, 990));
     EXPECT_TRUE(builder.flush(port, {}));
   }
   EXPECT_EQ(port.numbers.size(), 15u);
 }
 
 TEST_F(TrainTest, FollowsAPortThatCannotSplitTrainsAnyMore) {
-  EXPECT_EQ(put(kHere, 100), 0);
-  EXPECT_EQ(put(kHere, 100), 1);
+  EXPECT_EQ(put(kRouteHere, 100), 0);
+  EXPECT_EQ(put(kRouteHere, 100), 1);
   port.taker_limits.segments_max = 1;
   builder.flush(port, {});
-  EXPECT_EQ(put(kHere, 100), 0);
-  EXPECT_EQ(put(kHere, 100), 0);
+  EXPECT_EQ(put(kRouteHere, 100), 0);
+  EXPECT_EQ(put(kRouteHere, 100), 0);
   EXPECT_EQ(builder.trains().size(), 2u);
 }
 

@@ -9,8 +9,6 @@
 namespace verbena::port {
 namespace {
 
-constexpr SlotNumber kFive{5};
-constexpr SlotNumber kSix{6};
 constexpr const char* kSkipped = "no network namespaces (or no ip) here";
 
 struct Family {

@@ -12,9 +12,6 @@
 namespace verbena::port {
 namespace {
 
-constexpr SlotNumber kFive{5};
-constexpr SlotNumber kSix{6};
-
 Route loopback(bool ipv4, SlotNumber slot) {
   const Gid here = ipv4 ? kLoopback4 : kLoopback6;
   return {.from = here, .to = here, .slot = slot};

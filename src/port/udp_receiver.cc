@@ -4,7 +4,6 @@
 #include <linux/udp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
-#include <sys/stat.h>
 
 #include <algorithm>
 #include <bit>
@@ -12,17 +11,13 @@
 #include <cstring>
 
 #include "host/raw_calls.h"
+#include "port/udp_socket.h"
 #include "wire/ip.h"
 
 namespace verbena::port {
 namespace {
 
 namespace raw = host::raw;
-
-ino_t file_of(int fd) {
-  struct stat status{};
-  return raw::status(fd, status) == 0 ? status.st_ino : 0;
-}
 
 // The content of a control message; false: it is shorter than that.
 template <class T>

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include "port/udp_senders.h"
 
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <cstring>
 #include <mutex>
@@ -12,15 +10,6 @@
 #include "wire/ip.h"
 
 namespace verbena::port {
-namespace {
-
-ino_t file_of(int fd) {
-  struct stat status{};
-  return host::raw::status(fd, status) == 0 ? status.st_ino : 0;
-}
-
-}  // namespace
-
 UdpSenders::UdpSenders(std::uint32_t count, std::uint32_t buffer)
     : count_(std::clamp<std::uint32_t>(count, 1, kSlotCount)), buffer_(buffer) {}
 

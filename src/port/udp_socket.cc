@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <linux/udp.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
@@ -241,6 +242,11 @@ SocketFacts facts_of(int fd) {
   get(fd, SOL_SOCKET, SO_COOKIE, facts.cookie);
   get(fd, SOL_SOCKET, SO_NETNS_COOKIE, facts.network);
   return facts;
+}
+
+ino_t file_of(int fd) {
+  struct stat status{};
+  return raw::status(fd, status) == 0 ? status.st_ino : 0;
 }
 
 int lift_descriptor(int fd) {

@@ -16,6 +16,7 @@
 #include <linux/filter.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/types.h>
 
 #include <cstddef>
 #include <cstdint>
@@ -64,6 +65,9 @@ SocketFacts facts_of(int fd);
 // number, or the same where that cannot be. It was made by a system call as such: it is closed by
 // one, and libraries that keep tables of what libc opens would keep it.
 int lift_descriptor(int fd);
+
+// Which socket a descriptor is of. 0: of none.
+ino_t file_of(int fd);
 
 struct Sender {
   int fd = -1;

@@ -46,6 +46,9 @@ enum class OpKind : std::uint8_t {
   kAtomicWrite,
   kBindWindow,
 };
+constexpr bool is_atomic(OpKind kind) {
+  return kind == OpKind::kCompareSwap || kind == OpKind::kFetchAdd;
+}
 
 // What a FLUSH waits for (annex A19): that bytes written before are where it says. A range, or all
 // of the region.

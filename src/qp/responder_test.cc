@@ -17,7 +17,7 @@ using queues::Status;
 using testing::ElementsAre;
 using testing::IsEmpty;
 
-constexpr QpType kTypes[] = {QpType::kRc, QpType::kUc, QpType::kUd};
+constexpr QpType kTransports[] = {QpType::kRc, QpType::kUc, QpType::kUd};
 
 TEST(Responder, ReceivesIntoThePostedMemory) {
   ResponderBench bench;
@@ -344,7 +344,7 @@ TEST(Responder, FailsAnUnreliableMessageThatIsTooLongForASharedReceive) {
 }
 
 TEST(Responder, FailsAReceiveWhoseOwnMemoryIsBad) {
-  for (QpType type : kTypes) {
+  for (QpType type : kTransports) {
     ResponderBench bench({.type = type});
     const MemoryKey read_only = bench.memory.add(kTestPd, 0);
     bench.post({{bench.memory.address(0), 64, read_only}});

@@ -25,11 +25,11 @@ struct Told final : CompletionEvents {
   int began = 0;
 };
 
-Completion numbered(std::uint64_t number, Status status = Status::kSuccess) {
+Completion with_id(std::uint64_t number, Status status = Status::kSuccess) {
   return {.wr_id = number, .status = status, .qp = {2}};
 }
 
-std::vector<Completion> drain(CompletionQueue& queue) {
+std::vector<Completion> take_all(CompletionQueue& queue) {
   std::vector<Completion> all;
   queue.take(1000, [&](const Completion& completion) { all.push_back(completion); });
   return all;
@@ -46,9 +46,9 @@ TEST(CompletionExtras, EachCompletionHasTheTimeOfItsPush) {
   for (const Pushers pushers : {Pushers::kAny, Pushers::kOneAtATime}) {
     now = 41;
     CompletionQueue queue(8, nullptr, pushers, {.clock = count_up});
-    ASSERT_TRUE(queue.push(numbered(1), false));
-    ASSERT_TRUE(queue.push([] { return numbered(2); }, false));
-    const auto all = drain(queue);
+    ASSERT_TRUE(queue.push(with_id(1), false));
+    ASSERT_TRUE(queue.push([] { return with_id(2); }, false));
+    const auto all = take_all(queue);
     ASSERT_EQ(2U, all.size());
     EXPECT_EQ(42U, all[0].timestamp);
     EXPECT_EQ(43U, all[1].timestamp);
@@ -58,8 +58,8 @@ TEST(CompletionExtras, EachCompletionHasTheTimeOfItsPush) {
 TEST(CompletionExtras, NobodyElseAsksForTheTime) {
   now = 0;
   CompletionQueue queue(8, nullptr, Pushers::kAny);
-  ASSERT_TRUE(queue.push(numbered(1), false));
-  EXPECT_EQ(0U, drain(queue).at(0).timestamp);
+  ASSERT_TRUE(queue.push(with_id(1), false));
+  EXPECT_EQ(0U, take_all(queue).at(0).timestamp);
   EXPECT_EQ(0U, now);
 }
 
@@ -68,11 +68,11 @@ TEST(CompletionExtras, AnIgnoredOverrunLosesTheOldest) {
     Told told;
     CompletionQueue queue(4, &told, pushers, {.ignores_overrun = true});
     for (std::uint64_t i = 1; i <= 11; ++i)
-      ASSERT_TRUE(queue.push([i] { return numbered(i); }, false));
+      ASSERT_TRUE(queue.push([i] { return with_id(i); }, false));
     EXPECT_FALSE(queue.is_overrun());
-    EXPECT_THAT(ids(drain(queue)), ElementsAre(8, 9, 10, 11));
-    ASSERT_TRUE(queue.push(numbered(12), false));
-    EXPECT_THAT(ids(drain(queue)), ElementsAre(12));
+    EXPECT_THAT(ids(take_all(queue)), ElementsAre(8, 9, 10, 11));
+    ASSERT_TRUE(queue.push(with_id(12), false));
+    EXPECT_THAT(ids(take_all(queue)), ElementsAre(12));
     EXPECT_EQ(0, told.overruns);
   }
 }
@@ -82,14 +82,14 @@ TEST(CompletionExtras, SeveralCompletionsAreOneEvent) {
   CompletionQueue queue(64, &told);
   queue.moderate(3);
   queue.arm(Arm::kNext);
-  ASSERT_TRUE(queue.push(numbered(1), false) && queue.push(numbered(2), false));
+  ASSERT_TRUE(queue.push(with_id(1), false) && queue.push(with_id(2), false));
   EXPECT_EQ(0, told.events);
   EXPECT_EQ(1, told.began);
-  ASSERT_TRUE(queue.push(numbered(3), false));
+  ASSERT_TRUE(queue.push(with_id(3), false));
   EXPECT_EQ(1, told.events);
   // Armed once: told once.
   for (std::uint64_t i = 4; i < 10; ++i)
-    ASSERT_TRUE(queue.push(numbered(i), false));
+    ASSERT_TRUE(queue.push(with_id(i), false));
   EXPECT_EQ(1, told.events);
   EXPECT_EQ(1, told.began);
 }
@@ -101,14 +101,14 @@ TEST(CompletionExtras, ThePeriodEndsTheWaiting) {
   queue.arm(Arm::kNext);
   queue.moderation_over();  // of nothing
   EXPECT_EQ(0, told.events);
-  ASSERT_TRUE(queue.push(numbered(1), false));
+  ASSERT_TRUE(queue.push(with_id(1), false));
   queue.moderation_over();
   EXPECT_EQ(1, told.events);
   queue.moderation_over();
   EXPECT_EQ(1, told.events);
   // Again.
   queue.arm(Arm::kNext);
-  ASSERT_TRUE(queue.push(numbered(2), false));
+  ASSERT_TRUE(queue.push(with_id(2), false));
   EXPECT_EQ(2, told.began);
   queue.moderation_over();
   EXPECT_EQ(2, told.events);
@@ -119,8 +119,8 @@ TEST(CompletionExtras, AFailureDoesNotWait) {
   CompletionQueue queue(64, &told);
   queue.moderate(100);
   queue.arm(Arm::kNext);
-  ASSERT_TRUE(queue.push(numbered(1), false));
-  ASSERT_TRUE(queue.push(numbered(2, Status::kRemoteAccess), false));
+  ASSERT_TRUE(queue.push(with_id(1), false));
+  ASSERT_TRUE(queue.push(with_id(2, Status::kRemoteAccess), false));
   EXPECT_EQ(1, told.events);
 }
 
@@ -130,10 +130,10 @@ TEST(CompletionExtras, OnlySolicitedCompletionsCountWhereTheyAreAskedFor) {
   queue.moderate(2);
   queue.arm(Arm::kSolicited);
   for (std::uint64_t i = 0; i < 5; ++i)
-    ASSERT_TRUE(queue.push(numbered(i), false));
-  ASSERT_TRUE(queue.push(numbered(5), true));
+    ASSERT_TRUE(queue.push(with_id(i), false));
+  ASSERT_TRUE(queue.push(with_id(5), true));
   EXPECT_EQ(0, told.events);
-  ASSERT_TRUE(queue.push(numbered(6), true));
+  ASSERT_TRUE(queue.push(with_id(6), true));
   EXPECT_EQ(1, told.events);
 }
 
@@ -142,11 +142,11 @@ TEST(CompletionExtras, WhatWaitsIsToldWhenTheRuleChanges) {
   CompletionQueue queue(64, &told);
   queue.moderate(10);
   queue.arm(Arm::kNext);
-  ASSERT_TRUE(queue.push(numbered(1), false));
+  ASSERT_TRUE(queue.push(with_id(1), false));
   queue.moderate(0);
   EXPECT_EQ(1, told.events);
   queue.arm(Arm::kNext);
-  ASSERT_TRUE(queue.push(numbered(2), false));
+  ASSERT_TRUE(queue.push(with_id(2), false));
   EXPECT_EQ(2, told.events);
 }
 

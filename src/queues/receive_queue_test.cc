@@ -16,7 +16,7 @@
 namespace verbena::queues {
 namespace {
 
-Sge sge(std::uint64_t address, std::uint32_t length) {
+Sge room_at(std::uint64_t address, std::uint32_t length) {
   return {.address = address, .length = length, .key = {1}};
 }
 
@@ -27,7 +27,7 @@ struct CountedLimits final : ReceiveQueueEvents {
 
 TEST(ReceiveQueue, GivesThemInOrderWithTheirSges) {
   ReceiveQueue queue(3, 2);
-  const Sge list[] = {sge(10, 1), sge(20, 0xffffffff)};
+  const Sge list[] = {room_at(10, 1), room_at(20, 0xffffffff)};
   EXPECT_EQ(queue.post(1, list), std::nullopt);
   EXPECT_EQ(queue.post(2, {}), std::nullopt);
   EXPECT_EQ(queue.waiting(), 2u);
@@ -111,7 +111,7 @@ TEST(ReceiveQueue, RefusesToShrinkBelowWhatWaitsOrTheLimit) {
 TEST(ReceiveQueue, ResizeOverTheWrap) {
   ReceiveQueue queue(3, 1);
   Receive receive;
-  const Sge one = sge(77, 7);
+  const Sge one = room_at(77, 7);
   for (std::uint64_t i = 0; i < 3; ++i)
     EXPECT_EQ(queue.post(i, {&one, 1}), std::nullopt);
   EXPECT_TRUE(queue.take(receive));
@@ -250,7 +250,7 @@ TEST(ReceiveQueue, ManyTakersShareEachReceiveOnce) {
     });
   }
   for (std::uint64_t i = 0; i < kTotal;) {
-    const Sge list[] = {sge(i, 1), sge(~i, 1)};
+    const Sge list[] = {room_at(i, 1), room_at(~i, 1)};
     if (queue.post(i, list)) {
       std::this_thread::yield();
     } else {
@@ -277,7 +277,7 @@ TEST(ReceiveQueue, OneTakerGetsWhatManyThreadsPost) {
   for (std::uint64_t poster = 0; poster < kPosters; ++poster) {
     threads.emplace_back([&queue, poster] {
       for (std::uint64_t i = 1; i <= kEach;) {
-        const Sge list[] = {sge(poster, 1), sge(~i, 1)};
+        const Sge list[] = {room_at(poster, 1), room_at(~i, 1)};
         if (queue.post(i, list)) {
           std::this_thread::yield();
         } else {

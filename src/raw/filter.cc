@@ -74,14 +74,14 @@ class Test {
 };
 
 template <class Field>
-const std::uint8_t* bytes_of(const Field& field) {
+const std::uint8_t* begin_of(const Field& field) {
   return reinterpret_cast<const std::uint8_t*>(&field);
 }
 
 template <class Field>
 void compare(Test& test, std::uint32_t offset, const Field& value, const Field& mask,
              unsigned mode = BPF_ABS) {
-  test.compare(offset, bytes_of(value), bytes_of(mask), sizeof value, mode);
+  test.compare(offset, begin_of(value), begin_of(mask), sizeof value, mode);
 }
 
 void test_ports(Test& test, const Flow& flow, std::uint32_t offset, unsigned mode) {

@@ -15,12 +15,6 @@ namespace {
 
 constexpr std::uint32_t kMulticastQp = 0xFFFFFF;
 
-ibv_gid gid_of(const Gid& gid) {
-  ibv_gid made;
-  std::memcpy(made.raw, gid.bytes, sizeof made.raw);
-  return made;
-}
-
 auto find(Id& id, const Gid& group) {
   return std::ranges::find(id.groups, group, &Membership::group);
 }

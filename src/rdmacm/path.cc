@@ -15,13 +15,13 @@ constexpr std::uint8_t kRate = IBV_RATE_10_GBPS;  // no more than a promise
 constexpr std::uint16_t kPkey = 0xFFFF;
 constexpr std::uint8_t kExactly = 2;  // of a selector (IBTA vol 1, 15.2.5.16)
 
+}  // namespace
+
 ibv_gid gid_of(const Gid& gid) {
   ibv_gid made;
   std::memcpy(made.raw, gid.bytes, sizeof made.raw);
   return made;
 }
-
-}  // namespace
 
 void bind_to_port(Id& id) {
   id.manager.changes().add(id);

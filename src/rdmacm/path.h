@@ -14,6 +14,9 @@ inline constexpr std::uint8_t kPacketLifetime = 16;
 inline constexpr std::uint8_t kResponseTimeout = 20;
 inline constexpr std::uint8_t kRetriesMax = 15;
 
+// As verbs have it.
+ibv_gid gid_of(const Gid& gid);
+
 // With id.port: shows the program which device it is, and its addresses.
 void bind_to_port(Id& id);
 // With id.port and both addresses: where the id's MADs go.

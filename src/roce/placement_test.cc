@@ -15,7 +15,6 @@ using queues::SendOpcode;
 using queues::Status;
 using testing::ElementsAre;
 
-constexpr Duration kSoon = Duration::milliseconds(20);
 constexpr qp::Flush kGlobally = {.length = 4096, .global_visibility = true};
 
 struct Placement : testing::Test {

@@ -11,8 +11,6 @@ namespace {
 
 using queues::SendOpcode;
 
-constexpr Duration kSoon = Duration::milliseconds(20);
-
 // What a program posts one by one, while no time passes.
 class RcCompany : public testing::Test {
  protected:

@@ -15,7 +15,6 @@ using queues::SendOpcode;
 using queues::Status;
 using wire::Kind;
 
-constexpr Duration kSoon = Duration::milliseconds(20);
 constexpr std::uint32_t kLong = 10'000;  // ten packets
 
 struct RcLoss : testing::Test {

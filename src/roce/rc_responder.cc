@@ -13,9 +13,7 @@ using wire::Syndrome;
 
 namespace {
 
-// A requester that does not ask is acknowledged after so many packets (9.7.5.1.1 lets us); one of
-// ours asks, and what comes in one train is read together.
-constexpr std::uint32_t kUnacknowledgedMax = 32;
+// A requester of ours asks for acknowledgements, and what comes in one train is read together.
 constexpr std::uint32_t kUnacknowledgedMaxAgreed = 128;
 // Naming a gap again waits for a round trip that we do not know: longer each time.
 constexpr Duration kNameAgainAfter = Duration::microseconds(100);
@@ -30,8 +28,6 @@ constexpr NakCode nak_of(Refusal refusal) {
   }
   return NakCode::kRemoteOperationalError;
 }
-
-constexpr Psn later(Psn a, Psn b) { return a - b > 0 ? a : b; }
 
 }  // namespace
 

@@ -66,7 +66,8 @@ class RcResponder {
   }
 
  private:
-  static constexpr std::int32_t kNear = 1 << 12;
+  // A requester that does not ask is acknowledged after so many packets (9.7.5.1.1 lets us).
+  static constexpr std::uint32_t kUnacknowledgedMax = 32;
   bool is_selective() const { return agreement_.is_agreed() && settings_.reorder_packets != 0; }
 
   enum class Standing : std::uint8_t { kExpected, kDuplicate, kAhead };

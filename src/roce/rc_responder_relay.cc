@@ -17,7 +17,6 @@ namespace {
 
 // Of a READ: so much at a time.
 constexpr std::uint32_t kFetchMax = 64 * 1024;
-constexpr std::uint32_t kUnacknowledgedMax = 32;
 
 qp::OpKind op_kind_of(Kind kind) {
   switch (kind) {

@@ -15,15 +15,9 @@ using queues::SendOpcode;
 using queues::Status;
 using testing::ElementsAre;
 
-constexpr Duration kSoon = Duration::milliseconds(20);
-
 void fill(TestEnd& end, std::size_t offset, std::size_t length) {
   for (std::size_t i = 0; i < length; ++i)
     end.memory[offset + i] = static_cast<std::byte>(i * 7 + i / 256 + 1);
-}
-bool equal(const TestEnd& a, std::size_t at, const TestEnd& b, std::size_t there,
-           std::size_t length) {
-  return std::memcmp(a.memory.data() + at, b.memory.data() + there, length) == 0;
 }
 qp::SendRequest remote(const TestEnd& to, std::size_t offset, SendOpcode opcode) {
   return {.opcode = opcode, .remote_address = to.address(offset), .remote_key = to.key};

@@ -16,7 +16,7 @@ namespace {
 using queues::SendOpcode;
 using queues::Status;
 
-constexpr Duration kSoon = Duration::milliseconds(5);
+constexpr Duration kBriefly = Duration::milliseconds(5);
 constexpr std::uint32_t kOurs = 0x701;
 
 class WireRelay : public testing::Test {
@@ -41,7 +41,7 @@ class WireRelay : public testing::Test {
   void send(std::size_t offset, std::uint32_t length, std::uint32_t queue = TestRelay::kQueue) {
     near().post(request(SendOpcode::kSendWithImmediate, queue), offset, length);
   }
-  void run() { world.run(kSoon); }
+  void run() { world.run(kBriefly); }
   // What has ended, all of it well.
   std::size_t done() {
     const auto all = near().poll();

@@ -8,8 +8,6 @@ namespace verbena::roce {
 
 namespace {
 
-constexpr Psn later(Psn a, Psn b) { return a - b > 0 ? a : b; }
-
 // A probe of a READ asks for no more than so many packets.
 constexpr std::uint32_t kProbePackets = 16;
 constexpr std::uint32_t kTrainsInFlight = 4;

@@ -14,9 +14,6 @@ using wire::NakCode;
 
 namespace {
 
-constexpr Psn later(Psn a, Psn b) { return a - b > 0 ? a : b; }
-constexpr Psn earlier(Psn a, Psn b) { return a - b < 0 ? a : b; }
-
 // Table 45. Only those that end an operation.
 constexpr Answer answer_of(NakCode code) {
   switch (code) {

@@ -16,8 +16,6 @@ using wire::Opcode;
 
 namespace {
 
-constexpr Psn earlier(Psn a, Psn b) { return a - b < 0 ? a : b; }
-
 // A long message asks for acknowledgements this often: within what may be on its way, and at least
 // every so many packets.
 constexpr std::uint32_t kAsksPerWindow = 4;

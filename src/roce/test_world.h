@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstring>
 #include <map>
 #include <memory>
 #include <optional>
@@ -18,6 +19,8 @@
 namespace verbena::roce {
 
 inline constexpr std::uint32_t kTestQkey = 0x1234;
+// Of the link's time: more than messages take.
+inline constexpr Duration kSoon = Duration::milliseconds(20);
 
 struct EndOptions {
   qp::QpType type = qp::QpType::kRc;
@@ -271,6 +274,12 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
   std::unique_ptr<Congestion> when_agreed_;
   Path path_;
 };
+
+// The memory of two ends.
+inline bool equal(const TestEnd& a, std::size_t at, const TestEnd& b, std::size_t there,
+                  std::size_t length) {
+  return std::memcmp(a.memory.data() + at, b.memory.data() + there, length) == 0;
+}
 
 class TestWorld {
  public:

@@ -3,8 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <cstring>
-
 #include "roce/test_world.h"
 
 namespace verbena::roce {
@@ -12,16 +10,12 @@ namespace {
 
 using queues::SendOpcode;
 
-constexpr Duration kSoon = Duration::milliseconds(1);
-constexpr std::uint32_t kLong = 5000;  // five packets
+constexpr Duration kMoment = Duration::milliseconds(1);
+constexpr std::uint32_t kFivePackets = 5000;
 
 void fill(TestEnd& end, std::size_t offset, std::size_t length, unsigned first) {
   for (std::size_t i = 0; i < length; ++i)
     end.memory[offset + i] = static_cast<std::byte>(first + i * 7 + i / 256);
-}
-bool equal(const TestEnd& a, std::size_t at, const TestEnd& b, std::size_t there,
-           std::size_t length) {
-  return std::memcmp(a.memory.data() + at, b.memory.data() + there, length) == 0;
 }
 
 // Loses the packets whose number in the order of sending `loses` says.
@@ -40,20 +34,20 @@ struct Uc : testing::Test {
 };
 
 TEST_F(Uc, SendsAndWrites) {
-  fill(world.near(), 0, 2 * kLong, 1);
-  world.far().post_receive(1, 0, kLong);
+  fill(world.near(), 0, 2 * kFivePackets, 1);
+  world.far().post_receive(1, 0, kFivePackets);
   world.far().post_receive(2, 0, 0);
-  send(0, kLong);
+  send(0, kFivePackets);
   world.near().post({.opcode = SendOpcode::kWriteWithImmediate,
                      .immediate = 5,
                      .remote_address = world.far().address(50'000),
                      .remote_key = world.far().key},
-                    kLong, kLong);
-  world.run(kSoon);
+                    kFivePackets, kFivePackets);
+  world.run(kMoment);
   EXPECT_EQ(world.near().poll().size(), 2u);
   EXPECT_EQ(world.far().poll_receives().size(), 2u);
-  EXPECT_TRUE(equal(world.near(), 0, world.far(), 0, kLong));
-  EXPECT_TRUE(equal(world.near(), kLong, world.far(), 50'000, kLong));
+  EXPECT_TRUE(equal(world.near(), 0, world.far(), 0, kFivePackets));
+  EXPECT_TRUE(equal(world.near(), kFivePackets, world.far(), 50'000, kFivePackets));
 }
 
 // Of three messages of five packets each, every single packet and every pair lost: the messages
@@ -65,30 +59,30 @@ TEST_F(Uc, LosesTheMessageInWhichAPacketIsLost) {
       lose(one, [=](unsigned packet) { return packet == first || packet == second; });
       std::vector<unsigned> whole;
       for (unsigned message = 0; message < 3; ++message) {
-        fill(one.near(), message * 10'000, kLong, message * 50 + 1);
-        one.far().post_receive(message, message * 10'000, kLong);
-        one.near().post({.opcode = SendOpcode::kSend}, message * 10'000, kLong);
+        fill(one.near(), message * 10'000, kFivePackets, message * 50 + 1);
+        one.far().post_receive(message, message * 10'000, kFivePackets);
+        one.near().post({.opcode = SendOpcode::kSend}, message * 10'000, kFivePackets);
         if (first / 5 != message && second / 5 != message) whole.push_back(message);
       }
-      one.run(kSoon);
+      one.run(kMoment);
       EXPECT_EQ(one.near().poll().size(), 3u);
       const auto receives = one.far().poll_receives();
       ASSERT_EQ(receives.size(), whole.size()) << first << " " << second;
       for (std::size_t i = 0; i < whole.size(); ++i) {
-        EXPECT_EQ(receives[i].byte_length, kLong);
+        EXPECT_EQ(receives[i].byte_length, kFivePackets);
         // The receive of a message that was cut off serves the next one.
-        EXPECT_TRUE(equal(one.near(), whole[i] * 10'000, one.far(), i * 10'000, kLong));
+        EXPECT_TRUE(equal(one.near(), whole[i] * 10'000, one.far(), i * 10'000, kFivePackets));
       }
     }
   }
 }
 
 TEST_F(Uc, DropsWhatHasNoReceive) {
-  send(0, kLong);
-  world.run(kSoon);
-  world.far().post_receive(1, 0, kLong);
-  send(0, kLong);
-  world.run(kSoon);
+  send(0, kFivePackets);
+  world.run(kMoment);
+  world.far().post_receive(1, 0, kFivePackets);
+  send(0, kFivePackets);
+  world.run(kMoment);
   EXPECT_EQ(world.far().poll_receives().size(), 1u);
   EXPECT_EQ(world.far().engine->counters().dropped, 5u);
 }
@@ -97,11 +91,11 @@ TEST_F(Uc, DropsAWriteToABadKeyAndGoesOn) {
   world.near().post({.opcode = SendOpcode::kWrite,
                      .remote_address = world.far().address(0),
                      .remote_key = {world.far().key.value + 0x100}},
-                    0, kLong);
-  world.far().post_receive(1, 0, kLong);
-  fill(world.near(), 0, kLong, 9);
-  send(0, kLong);
-  world.run(kSoon);
+                    0, kFivePackets);
+  world.far().post_receive(1, 0, kFivePackets);
+  fill(world.near(), 0, kFivePackets, 9);
+  send(0, kFivePackets);
+  world.run(kMoment);
   EXPECT_EQ(world.far().poll_receives().size(), 1u);
   EXPECT_EQ(world.far().pair.state(), qp::QpState::kReadyToSend);
 }
@@ -109,10 +103,10 @@ TEST_F(Uc, DropsAWriteToABadKeyAndGoesOn) {
 TEST_F(Uc, TakesNothingTwice) {
   world.link.options.duplicate = 100'000;
   for (unsigned id = 0; id < 4; ++id)
-    world.far().post_receive(id, 0, kLong);
+    world.far().post_receive(id, 0, kFivePackets);
   send(0, 10);
-  send(0, kLong);
-  world.run(kSoon);
+  send(0, kFivePackets);
+  world.run(kMoment);
   EXPECT_EQ(world.far().poll_receives().size(), 2u);
 }
 
@@ -133,7 +127,7 @@ TEST_F(Ud, PutsTheIpHeadBeforeThePayload) {
     std::fill(world.far().memory.begin(), world.far().memory.end(), std::byte{0});
     world.far().post_receive(1, 0, 40 + length);
     send(length);
-    world.run(kSoon);
+    world.run(kMoment);
     const auto receives = world.far().poll_receives();
     ASSERT_EQ(receives.size(), 1u);
     EXPECT_EQ(receives[0].byte_length, 40 + length);
@@ -157,25 +151,25 @@ TEST_F(Ud, AgreesWithNobody) {
 TEST_F(Ud, DropsAnotherQkey) {
   world.far().post_receive(1, 0, 140);
   send(100, kTestQkey + 1);
-  world.run(kSoon);
+  world.run(kMoment);
   EXPECT_TRUE(world.far().poll_receives().empty());
   EXPECT_EQ(world.far().engine->counters().dropped, 1u);
   EXPECT_EQ(world.far().pair.responder().wrong_qkeys(), 1u);
   send(100, 0x80000001);  // stands for the queue pair's own
-  world.run(kSoon);
+  world.run(kMoment);
   EXPECT_EQ(world.far().poll_receives().size(), 1u);
 }
 
 TEST_F(Ud, DropsWhatHasNoReceiveOrDoesNotFit) {
   send(100);
-  world.run(kSoon);
+  world.run(kMoment);
   world.far().post_receive(1, 0, 100);
   send(100);
-  world.run(kSoon);
+  world.run(kMoment);
   EXPECT_TRUE(world.far().poll_receives().empty());
   EXPECT_EQ(world.near().poll().size(), 2u);
   send(60);
-  world.run(kSoon);
+  world.run(kMoment);
   EXPECT_EQ(world.far().poll_receives().size(), 1u);
 }
 

@@ -13,15 +13,14 @@ namespace {
 using queues::SendOpcode;
 using queues::Status;
 
-constexpr Duration kSoon = Duration::milliseconds(20);
-constexpr std::uint32_t kOurs = 0x701;
+constexpr std::uint32_t kOfOurDomain = 0x701;
 constexpr std::uint32_t kOther = 0x702;  // of another protection domain
 
 class XrcWire : public testing::Test {
  protected:
   XrcWire() {
     far().shared_queues.queues = {
-        {kOurs, {&ours, &far().receive_completions, PdId{1}}},
+        {kOfOurDomain, {&ours, &far().receive_completions, PdId{1}}},
         {kOther, {&other, &far().receive_completions, PdId{2}}},
     };
     other_key = far().add_region(memory::kLocalWrite | memory::kRemoteWrite | memory::kRemoteRead |
@@ -72,25 +71,25 @@ TEST_F(XrcWire, AMessageTakesAReceiveOfTheQueueItNames) {
 }
 
 TEST_F(XrcWire, EveryRequestIsAnswered) {
-  EXPECT_EQ(run(request(SendOpcode::kWrite, kOurs), 64), Status::kSuccess);
-  EXPECT_EQ(run(request(SendOpcode::kRead, kOurs), 64, 256), Status::kSuccess);
+  EXPECT_EQ(run(request(SendOpcode::kWrite, kOfOurDomain), 64), Status::kSuccess);
+  EXPECT_EQ(run(request(SendOpcode::kRead, kOfOurDomain), 64, 256), Status::kSuccess);
   EXPECT_EQ(std::memcmp(&near().memory[256], near().memory.data(), 64), 0);
-  EXPECT_EQ(run(request(SendOpcode::kRead, kOurs), 0), Status::kSuccess);
-  auto add = request(SendOpcode::kFetchAdd, kOurs);
+  EXPECT_EQ(run(request(SendOpcode::kRead, kOfOurDomain), 0), Status::kSuccess);
+  auto add = request(SendOpcode::kFetchAdd, kOfOurDomain);
   add.compare_add = 1;
   EXPECT_EQ(run(add, 8, 512), Status::kSuccess);
-  EXPECT_EQ(run(request(SendOpcode::kAtomicWrite, kOurs), 8), Status::kSuccess);
-  auto flush = request(SendOpcode::kFlush, kOurs);
+  EXPECT_EQ(run(request(SendOpcode::kAtomicWrite, kOfOurDomain), 8), Status::kSuccess);
+  auto flush = request(SendOpcode::kFlush, kOfOurDomain);
   flush.flush = {.length = 64, .global_visibility = true};
   EXPECT_EQ(run(flush, 0), Status::kSuccess);
 }
 
 TEST_F(XrcWire, AQueueGivesItsProtectionDomain) {
-  EXPECT_EQ(run(request(SendOpcode::kWrite, kOurs), 64), Status::kSuccess);
+  EXPECT_EQ(run(request(SendOpcode::kWrite, kOfOurDomain), 64), Status::kSuccess);
   EXPECT_EQ(run(request(SendOpcode::kWrite, kOther), 64), Status::kSuccess);
   // The answer of a READ is of its own queue's, whatever has come behind it.
   near().post(request(SendOpcode::kRead, kOther), 256, 64);
-  near().post(request(SendOpcode::kWrite, kOurs), 0, 64);
+  near().post(request(SendOpcode::kWrite, kOfOurDomain), 0, 64);
   near().turn();
   while (!world.link.is_empty()) {
     InTransit packet = world.link.take();
@@ -100,7 +99,7 @@ TEST_F(XrcWire, AQueueGivesItsProtectionDomain) {
   EXPECT_EQ(near().poll().size(), 2u);
   EXPECT_EQ(std::memcmp(&near().memory[256], near().memory.data(), 64), 0);
   EXPECT_EQ(far().pair.state(), qp::QpState::kReadyToSend);
-  auto wrong = request(SendOpcode::kWrite, kOurs);
+  auto wrong = request(SendOpcode::kWrite, kOfOurDomain);
   wrong.remote_key = other_key;
   EXPECT_EQ(run(wrong, 64), Status::kRemoteAccess);
 }

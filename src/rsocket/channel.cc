@@ -17,9 +17,7 @@ namespace {
 
 constexpr std::uint32_t kControlSlots = 4;
 constexpr std::size_t kBodySize = 32;
-constexpr std::size_t kPage = 4096;
-// Tags of work requests: what the completion gives back.
-constexpr std::uint64_t kReceive = 1ULL << 63;
+// Tags of other work requests.
 constexpr std::uint64_t kControl = 1ULL << 62;
 constexpr std::uint64_t kHeld = UINT32_MAX;  // of the ring
 constexpr int kLengthShift = 32;
@@ -159,7 +157,7 @@ int Channel::post_receives(std::uint32_t count) {
   while (count > 0) {
     const std::uint32_t many = std::min<std::uint32_t>(count, kBatch);
     for (std::uint32_t i = 0; i < many; ++i) {
-      requests[i].wr_id = kReceive;
+      requests[i].wr_id = kReceiveTag;
       requests[i].next = i + 1 < many ? &requests[i + 1] : nullptr;
     }
     ibv_recv_wr* bad = nullptr;
@@ -178,7 +176,7 @@ Channel::News Channel::collect(Stream& stream) {
     std::uint32_t receives = 0;
     for (int i = 0; i < count; ++i) {
       const ibv_wc& each = done[static_cast<std::size_t>(i)];
-      const bool is_receive = (each.wr_id & kReceive) != 0;
+      const bool is_receive = (each.wr_id & kReceiveTag) != 0;
       if (!is_receive && (each.wr_id & kControl) != 0) ++control_slots_;
       if (!is_receive && (each.wr_id & kControl) == 0) {
         ++slots_;

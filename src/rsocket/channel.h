@@ -14,6 +14,9 @@
 
 namespace verbena::rsocket {
 
+// The tag of work requests that receive: what the completion gives back.
+inline constexpr std::uint64_t kReceiveTag = 1ULL << 63;
+
 // Memory of whole pages, with its region.
 class Region {
  public:

@@ -15,7 +15,6 @@ namespace verbena::rsocket {
 namespace {
 
 constexpr std::size_t kGrh = 40;
-constexpr std::uint64_t kReceive = 1ULL << 63;
 constexpr std::uint32_t kSlotsUsed = 256;
 constexpr std::uint8_t kHopLimit = 64;
 
@@ -116,7 +115,7 @@ int DatagramPair::post_receive(std::uint32_t slot) {
   ibv_sge piece{reinterpret_cast<std::uintptr_t>(incoming_.data()) + std::size_t{slot} * size, size,
                 incoming_.local_key()};
   ibv_recv_wr request{};
-  request.wr_id = kReceive | slot;
+  request.wr_id = kReceiveTag | slot;
   request.sg_list = &piece;
   request.num_sge = 1;
   ibv_recv_wr* bad = nullptr;
@@ -133,7 +132,7 @@ std::uint32_t DatagramPair::collect(std::uint32_t most,
     for (int i = 0; i < count; ++i) {
       const ibv_wc& each = done[static_cast<std::size_t>(i)];
       ++taken;
-      if ((each.wr_id & kReceive) == 0) {
+      if ((each.wr_id & kReceiveTag) == 0) {
         --sending_;
         continue;
       }

@@ -21,7 +21,7 @@ constexpr std::size_t kPairsMax = 64;
 // Datagrams that wait for the program; the rest waits in the queue pairs and the UDP socket.
 constexpr std::size_t kWaitingMax = 256;
 constexpr int kUdpBatch = 16;
-constexpr Duration kFlushPatience = Duration::seconds(1);
+constexpr Duration kClosePatience = Duration::seconds(1);
 
 }  // namespace
 
@@ -270,7 +270,7 @@ void DatagramSocket::close() {
     return std::all_of(pairs_.begin(), pairs_.end(),
                        [](const auto& each) { return each->is_idle(); });
   };
-  const Instant deadline = clock_now() + kFlushPatience;
+  const Instant deadline = clock_now() + kClosePatience;
   waiting_.clear();
   while (!is_idle() && clock_now() < deadline) {
     waiting_.clear();

@@ -17,8 +17,6 @@
 namespace verbena::rsocket {
 namespace {
 
-constexpr std::uint32_t kPage = 4096;
-
 struct File {
   const char* name;
   std::uint32_t Settings::* value;

@@ -19,6 +19,7 @@ struct Settings {
   std::uint32_t wake_up_milliseconds = 5000;
 };
 
+constexpr std::uint32_t kPage = 4096;
 constexpr std::uint32_t kBufferMin = 1 << 12;
 constexpr std::uint32_t kBufferMax = 1U << 30;
 constexpr std::uint32_t kSlotsMin = 16;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: MIT
 // rsetsockopt(3) and rgetsockopt(3) of streams: those that rsocket(7) names, and some that programs
 // set without a thought.
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <sys/timerfd.h>
 
 #include <algorithm>

@@ -2,8 +2,8 @@
 #include "rspreload/late.h"
 
 #include <fcntl.h>
+#include <linux/tcp.h>
 #include <netinet/in.h>
-#include <netinet/tcp.h>
 #include <rdma/rsocket.h>
 #include <unistd.h>
 

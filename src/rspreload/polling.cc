@@ -76,13 +76,13 @@ All& all() {
   return *made;
 }
 
-constexpr std::size_t kDescriptors = 1 << 20;
+constexpr std::size_t kKnownMax = 1 << 20;
 // Of descriptors that are sets, or in one: others cost a look here only.
-std::array<std::atomic<std::uint64_t>, kDescriptors / 64> known;
+std::array<std::atomic<std::uint64_t>, kKnownMax / 64> known;
 
 bool is_known(int fd) {
   const auto at = static_cast<std::size_t>(fd);
-  return fd >= 0 && at < kDescriptors &&
+  return fd >= 0 && at < kKnownMax &&
          (known[at / 64].load(std::memory_order_relaxed) >> (at % 64) & 1) != 0;
 }
 void know(int fd) {

@@ -33,4 +33,8 @@ int errno_of(qp::PostError error) noexcept {
   return EINVAL;
 }
 
+int errno_of(queues::ReceiveQueue::PostError error) noexcept {
+  return error == queues::ReceiveQueue::PostError::kFull ? ENOMEM : EINVAL;
+}
+
 }  // namespace verbena::verbs

@@ -10,11 +10,13 @@
 #include "base/result.h"
 #include "nic/error.h"
 #include "qp/queue_pair.h"
+#include "queues/receive_queue.h"
 
 namespace verbena::verbs {
 
 int errno_of(nic::Error error) noexcept;
 int errno_of(qp::PostError error) noexcept;
+int errno_of(queues::ReceiveQueue::PostError error) noexcept;
 
 // For functions that return a positive errno. `body` gives a Result<void, E>.
 template <class Body>

@@ -89,7 +89,7 @@ int serve(const GsiPlace* place) {
   });
 }
 
-void release(const GsiPlace* place) {
+void release_place(const GsiPlace* place) {
   static_cast<void>(at_border([&] {
     if (nic::Gsi* const ours = gsi()) ours->names().release(place_of(*place));
     return Result<void, nic::Error>();
@@ -115,7 +115,7 @@ constinit const verbena::GsiTable verbena_gsi_table = {
     .listen_on_wire = verbena::verbs::listen_on_wire,
     .claim = verbena::verbs::claim,
     .serve = verbena::verbs::serve,
-    .release = verbena::verbs::release,
+    .release = verbena::verbs::release_place,
     .is_claimed = verbena::verbs::is_claimed,
     .flush = verbena::verbs::flush};
 

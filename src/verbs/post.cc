@@ -141,10 +141,6 @@ bool post_small(Qp& qp, const ibv_send_wr& from) {
   return nic::post_small(*qp.nic, request);
 }
 
-int errno_of(queues::ReceiveQueue::PostError error) {
-  return error == queues::ReceiveQueue::PostError::kFull ? ENOMEM : EINVAL;
-}
-
 std::span<const Sge> sges_of(const ibv_recv_wr& request) {
   return sges_from(request.sg_list, static_cast<std::size_t>(request.num_sge));
 }

@@ -16,7 +16,7 @@ static_assert(int{IBV_WQS_RESET} == static_cast<int>(nic::WqState::kReset) &&
               int{IBV_WQS_RDY} == static_cast<int>(nic::WqState::kReady) &&
               int{IBV_WQS_ERR} == static_cast<int>(nic::WqState::kError));
 
-bool is_state(int number) { return number >= IBV_WQS_RESET && number <= IBV_WQS_ERR; }
+bool is_wq_state(int number) { return number >= IBV_WQS_RESET && number <= IBV_WQS_ERR; }
 
 int post_to_wq(ibv_wq* wq, ibv_recv_wr* first, ibv_recv_wr** bad) {
   const bool is_refused = is_inherited(wq);
@@ -68,9 +68,9 @@ Result<void, nic::Error> modify(Wq& wq, const ibv_wq_attr& wanted) {
   const bool names_current = wanted.attr_mask & IBV_WQ_ATTR_CURR_STATE;
   const int state = enum_number(wanted.wq_state);
   const int current = enum_number(wanted.curr_wq_state);
-  if (names_current && !is_state(current)) return refuse(nic::Error::kInvalid);
+  if (names_current && !is_wq_state(current)) return refuse(nic::Error::kInvalid);
   if (!(wanted.attr_mask & IBV_WQ_ATTR_STATE)) return {};
-  if (!is_state(state)) return refuse(nic::Error::kInvalid);
+  if (!is_wq_state(state)) return refuse(nic::Error::kInvalid);
   const auto to = static_cast<nic::WqState>(state);
   const auto from = static_cast<nic::WqState>(current);
   const auto done = nic::modify_wq(*wq.nic, to, names_current ? &from : nullptr);

@@ -37,6 +37,8 @@ class Circular24 {
 
 // A packet sequence number.
 using Psn = Circular24<struct PsnTag>;
+constexpr Psn later(Psn a, Psn b) { return a - b > 0 ? a : b; }
+constexpr Psn earlier(Psn a, Psn b) { return a - b < 0 ? a : b; }
 // A message sequence number: how many messages the responder has completed.
 using Msn = Circular24<struct MsnTag>;
 

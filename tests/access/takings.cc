@@ -19,9 +19,6 @@ using probe::require;
 
 namespace {
 
-// Far more than the NIC needs (10 ms, or a second where the peer may be in a system call), far less
-// than for ever.
-constexpr double kBound = 30;
 constexpr std::size_t kAdoptable = 256 * 1024;
 constexpr std::size_t kTooLargeToAdopt = std::size_t{64} << 20;
 

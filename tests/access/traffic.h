@@ -17,6 +17,10 @@ inline constexpr std::byte kOurs{0xee};     // what must stay afterwards
 // The memory is used up to here; the rest decides whether the region may be adopted.
 inline constexpr std::uint32_t kUsed = 128 * 1024;
 
+// Seconds: far more than the NIC needs on a busy machine (10 ms, or a second where the peer may be
+// in a system call, twice where memory is adopted), far less than for ever.
+inline constexpr double kBound = 30;
+
 struct Invitation {
   probe::Address address;
   bool is_last = false;

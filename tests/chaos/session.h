@@ -33,6 +33,8 @@ namespace chaos {
 
 using Clock = std::chrono::steady_clock;
 
+inline constexpr std::uint32_t kQkey = 0x11223344;
+
 // Of the numbers of work requests.
 inline constexpr std::uint64_t kReceive = std::uint64_t{1} << 63;
 inline constexpr std::uint64_t kProbe = std::uint64_t{1} << 32;

@@ -19,7 +19,6 @@ using workload::Verb;
 namespace {
 
 constexpr std::uint32_t kGrhSize = 40;
-constexpr std::uint32_t kQkey = 0x11223344;
 constexpr std::uint64_t kPlaceBits = 8;  // of the number of a receive
 constexpr std::uint8_t kGlobal = 1;
 

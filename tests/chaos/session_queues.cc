@@ -9,7 +9,6 @@
 namespace chaos {
 namespace {
 
-constexpr std::uint32_t kQkey = 0x11223344;
 // FLUSH came after the headers that we are built with.
 constexpr std::uint64_t kWithFlush = 1 << 11;
 constexpr unsigned kMayFlush = 1 << 8;

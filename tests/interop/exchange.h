@@ -16,6 +16,7 @@ namespace exchange {
 inline constexpr std::uint32_t kRegion = 1 << 17;
 inline constexpr unsigned kAllAccess = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
                                        IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC;
+inline constexpr ibv_wc_status kOk = IBV_WC_SUCCESS;
 inline constexpr std::uint32_t kQkey = 0x00771122;
 // Soon after the start the number wraps: 24 bits.
 inline constexpr std::uint32_t kFirstPsn = 0xfffff0;

@@ -10,7 +10,6 @@
 namespace exchange {
 namespace {
 
-constexpr ibv_wc_status kOk = IBV_WC_SUCCESS;
 constexpr std::uint32_t kOdd = 4;  // where no atomic may be
 
 std::vector<std::uint32_t> sizes(std::uint32_t mtu) {

@@ -22,7 +22,7 @@
 namespace semantics {
 namespace {
 
-constexpr std::size_t kSize = 64 * kKilo;
+constexpr std::size_t kBufferSize = 64 * kKilo;
 
 // An io_uring with the memory as its fixed buffer, and a pipe to read from and write to.
 class FixedBuffer {
@@ -77,7 +77,7 @@ class FixedBuffer {
 
 // The peer and the kernel, in turns, on one page.
 void use_both(Peer& peer, ibv_mr* mr, FixedBuffer& fixed, std::byte* memory, const char* when) {
-  for (std::size_t at = 0; at < kSize; at += 5 * kPage) {
+  for (std::size_t at = 0; at < kBufferSize; at += 5 * kPage) {
     fixed.use(at, at, when);
     peer.read(mr, memory + at, kPage, at + 1);
     peer.write(mr, memory + at, kPage, at + 2);
@@ -91,31 +91,31 @@ void use_both(Peer& peer, ibv_mr* mr, FixedBuffer& fixed, std::byte* memory, con
 void uring_fixed_before(World& world) {
   Peer peer(world.next());
   for (unsigned round = 0; round < rounds(30, 300); ++round) {
-    std::byte* const memory = map_pages(kSize);
-    FixedBuffer fixed(memory, kSize);
+    std::byte* const memory = map_pages(kBufferSize);
+    FixedBuffer fixed(memory, kBufferSize);
     fixed.use(0, round, "before registration");
-    ibv_mr* const mr = peer.reg(memory, kSize);
+    ibv_mr* const mr = peer.reg(memory, kBufferSize);
     use_both(peer, mr, fixed, memory, "fixed before registration, while registered");
     Peer::dereg(mr);
     fixed.use(kPage, round, "fixed before registration, after deregistration");
-    munmap(memory, kSize);
+    munmap(memory, kBufferSize);
   }
 }
 
 void uring_fixed_meanwhile(World& world) {
   Peer peer(world.next());
   for (unsigned round = 0; round < rounds(30, 300); ++round) {
-    std::byte* const memory = map_pages(kSize);
-    ibv_mr* const mr = peer.reg(memory, kSize);
-    FixedBuffer fixed(memory, kSize);
+    std::byte* const memory = map_pages(kBufferSize);
+    ibv_mr* const mr = peer.reg(memory, kBufferSize);
+    FixedBuffer fixed(memory, kBufferSize);
     use_both(peer, mr, fixed, memory, "fixed after registration");
     Peer::dereg(mr);
-    for (std::size_t at = 0; at < kSize; at += 5 * kPage)
+    for (std::size_t at = 0; at < kBufferSize; at += 5 * kPage)
       fixed.use(at, round, "fixed after registration, after deregistration");
-    ibv_mr* const again = peer.reg(memory, kSize);
+    ibv_mr* const again = peer.reg(memory, kBufferSize);
     use_both(peer, again, fixed, memory, "fixed, registered again");
     Peer::dereg(again);
-    munmap(memory, kSize);
+    munmap(memory, kBufferSize);
   }
 }
 
@@ -153,7 +153,7 @@ class DirectFile {
 void direct_reads(World& world) {
   Peer peer(world.next());
   const DirectFile file;
-  std::byte* const memory = map_pages(kSize);
+  std::byte* const memory = map_pages(kBufferSize);
   std::atomic<bool> is_over{false};
   std::atomic<unsigned> reads{0};
   std::vector<std::thread> threads;
@@ -163,7 +163,7 @@ void direct_reads(World& world) {
       while (!is_over) {
         // Each its own half.
         const std::size_t block = numbers.between(0, DirectFile::kBlocks - 1);
-        std::byte* const at = memory + thread * kSize / 2 + numbers.between(0, 7) * kPage;
+        std::byte* const at = memory + thread * kBufferSize / 2 + numbers.between(0, 7) * kPage;
         memset(at, 0x77, kPage);
         const ssize_t got = pread(file.fd(), at, kPage, static_cast<off_t>(block * kPage));
         require(got == static_cast<ssize_t>(kPage), "an O_DIRECT read: %s",
@@ -174,7 +174,7 @@ void direct_reads(World& world) {
     });
   }
   for (unsigned round = 0; round < rounds(800, 20'000) || reads < 500; ++round) {
-    ibv_mr* const mr = peer.reg(memory, kSize);
+    ibv_mr* const mr = peer.reg(memory, kBufferSize);
     usleep(round % 4 * 20);
     Peer::dereg(mr);
   }

@@ -28,7 +28,6 @@ constexpr char kFile[] = "/sys/class/infiniband/vrb_test0/node_type";
 constexpr char kContent[] = "1: CA\n";
 constexpr off_t kSize = sizeof kContent - 1;
 constexpr char kMissing[] = "/sys/class/infiniband/vrb_test0/missing";
-constexpr char kDevice[] = "/dev/infiniband/uverbs0";
 constexpr char kNoDevice[] = "/dev/infiniband/uverbs9";
 
 std::string content_of(int file) {

@@ -18,7 +18,6 @@ namespace preload_test {
 namespace {
 
 constexpr char kClass[] = "/sys/class/infiniband";
-constexpr char kDevice[] = "/dev/infiniband/uverbs0";
 const std::set<std::string> kNames = {"vrb_test0", "vrb_test1"};
 
 template <class Entry>

@@ -7,6 +7,9 @@
 
 namespace preload_test {
 
+// As the preload shows it.
+inline constexpr char kDevice[] = "/dev/infiniband/uverbs0";
+
 inline int failures = 0;
 inline int passes = 0;
 

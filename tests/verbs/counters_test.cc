@@ -9,9 +9,6 @@
 namespace verbena::verbs::testing {
 namespace {
 
-constexpr std::uint32_t kLength = 60;
-constexpr std::size_t kThere = 4096;
-
 class CountersTest : public RawPacketTest {
  protected:
   OwnRaw<ibv_counters> make_counters() {

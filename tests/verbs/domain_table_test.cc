@@ -10,7 +10,6 @@ namespace verbena::verbs::testing {
 namespace {
 
 using Row = TwoEnds::Row;
-constexpr auto kNone = std::nullopt;
 
 void sge_of(TwoEnds& t, ibv_wr_opcode opcode, std::uint32_t key) {
   t.post(opcode, [&](ibv_send_wr& request) { request.sg_list->lkey = key; });
@@ -25,11 +24,7 @@ void remote(TwoEnds& t, ibv_wr_opcode opcode, std::uint32_t key) {
   });
 }
 
-void to_far(TwoEnds& t, ibv_send_wr& request, ibv_ah* ah) {
-  request.wr.ud = {.ah = ah, .remote_qpn = t.far->qp_num, .remote_qkey = 0x1234};
-}
-
-const Row kRows[] = {
+const Row kDomainRows[] = {
     {"region_sent", IBV_QPT_RC, [](TwoEnds& t) { sge_of(t, IBV_WR_SEND, t.foreign->lkey); },
      IBV_WC_LOC_PROT_ERR, IBV_QPS_ERR, kNone, IBV_QPS_RTS},
     {"region_sent_unreliable", IBV_QPT_UC,
@@ -219,7 +214,7 @@ TEST_P(DomainTable, WhatIsOfAnotherDomainIsRefused) {
   EXPECT_NE(0x5A, memory[4096]) << "it was written all the same";
 }
 
-INSTANTIATE_TEST_SUITE_P(All, DomainTable, ::testing::ValuesIn(kRows),
+INSTANTIATE_TEST_SUITE_P(All, DomainTable, ::testing::ValuesIn(kDomainRows),
                          [](const auto& row) { return std::string(row.param.name); });
 
 }  // namespace

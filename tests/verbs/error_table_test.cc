@@ -15,11 +15,7 @@ namespace {
 
 using Row = TwoEnds::Row;
 constexpr std::uint32_t kNoKey = 0x12345678;
-constexpr auto kNone = std::nullopt;
 
-void to_far(TwoEnds& t, ibv_send_wr& request, ibv_ah* ah) {
-  request.wr.ud = {.ah = ah, .remote_qpn = t.far->qp_num, .remote_qkey = 0x1234};
-}
 void write_with(TwoEnds& t, std::uint32_t key, std::uint64_t at) {
   t.post(IBV_WR_RDMA_WRITE,
          [&](ibv_send_wr& request) { request.wr.rdma = {.remote_addr = at, .rkey = key}; });

@@ -13,9 +13,6 @@
 namespace verbena::verbs::testing {
 namespace {
 
-constexpr std::uint32_t kLength = 60;
-constexpr std::size_t kThere = 4096;  // where frames come to lie
-
 TEST_F(RawPacketTest, BringsAFrameToTheQueuePairWithAFlowForIt) {
   const Own<ibv_qp> receiver = make_receiver();
   const Own<ibv_qp> other = make_receiver();

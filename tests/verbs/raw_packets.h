@@ -25,6 +25,8 @@ using OwnRaw = std::unique_ptr<Object, DestroyRaw>;
 
 inline constexpr std::uint16_t kExperimental = 0x88B5;  // IEEE 802: for local experiments
 inline constexpr std::size_t kHeader = 14;
+inline constexpr std::uint32_t kLength = 60;  // of the shortest frame
+inline constexpr std::size_t kThere = 4096;   // where frames come to lie
 
 // The attributes and the specs behind them, as programs lay them out.
 template <class... Specs>

@@ -9,8 +9,8 @@
 namespace verbena::verbs::testing {
 namespace {
 
-constexpr int kAll = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ |
-                     IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
+constexpr int kAllRights = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                           IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC | IBV_ACCESS_MW_BIND;
 
 ibv_qp_state state_of(ibv_qp* qp) {
   ibv_qp_attr attributes = {};
@@ -27,8 +27,8 @@ void TwoEnds::SetUp() {
   near_cq.reset(ibv_create_cq(context.get(), 64, nullptr, nullptr, 0));
   far_cq.reset(ibv_create_cq(context.get(), 64, nullptr, nullptr, 0));
   ASSERT_TRUE(other_pd && near_cq && far_cq);
-  foreign = reg(other_pd.get(), kAll);
-  bindable = reg(pd.get(), kAll);
+  foreign = reg(other_pd.get(), kAllRights);
+  bindable = reg(pd.get(), kAllRights);
   ASSERT_TRUE(foreign && bindable);
 }
 
@@ -53,7 +53,7 @@ ibv_mr* TwoEnds::region_without_memory() {
       mmap(nullptr, kPage, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   EXPECT_NE(MAP_FAILED, page);
   // By pages that come when they are used, for others would stay as long as the region.
-  without_memory_.reset(ibv_reg_mr(pd.get(), page, kPage, kAll | IBV_ACCESS_ON_DEMAND));
+  without_memory_.reset(ibv_reg_mr(pd.get(), page, kPage, kAllRights | IBV_ACCESS_ON_DEMAND));
   EXPECT_TRUE(without_memory_);
   EXPECT_EQ(0, munmap(page, kPage));
   return without_memory_.get();

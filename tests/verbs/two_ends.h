@@ -89,4 +89,10 @@ class TwoEnds : public VerbsTest {
   std::vector<ibv_qp*> others_;
 };
 
+// For rows.
+inline constexpr auto kNone = std::nullopt;
+inline void to_far(TwoEnds& t, ibv_send_wr& request, ibv_ah* ah) {
+  request.wr.ud = {.ah = ah, .remote_qpn = t.far->qp_num, .remote_qkey = 0x1234};
+}
+
 }  // namespace verbena::verbs::testing

@@ -8,7 +8,7 @@
 namespace verbena::verbs::testing {
 namespace {
 
-constexpr std::uint32_t kLength = 64;
+constexpr std::uint32_t kFrameLength = 64;
 constexpr std::uint8_t kMac = 3;
 
 class WorkQueueTest : public RawPacketTest {
@@ -61,7 +61,7 @@ class WorkQueueTest : public RawPacketTest {
   }
   // An IPv4 packet of no protocol in particular, from 10.0.0.`last` to 10.1.0.1.
   ibv_sge ipv4(std::uint8_t last) {
-    const ibv_sge made = frame(0, kMac, kLength, 0, 0x0800);
+    const ibv_sge made = frame(0, kMac, kFrameLength, 0, 0x0800);
     std::uint8_t* const ip = memory.data() + kHeader;
     const std::uint8_t head[20] = {0x45, 0, 0,  50, 0, 0,    0,  0, 64, 253,
                                    0,    0, 10, 0,  0, last, 10, 1, 0,  1};
@@ -107,7 +107,7 @@ TEST_F(WorkQueueTest, SpreadsFramesByTheirHash) {
     post_send(ipv4(last), 0);
     const ibv_wc wc = next_completion();
     ASSERT_EQ(wc.status, IBV_WC_SUCCESS);
-    ASSERT_EQ(wc.byte_len, kLength);
+    ASSERT_EQ(wc.byte_len, kFrameLength);
     EXPECT_EQ(wc.qp_num, entries[hash_of(last) % 4]->wq_num) << int{last};
     ++used[wc.qp_num];
   }
@@ -125,7 +125,7 @@ TEST_F(WorkQueueTest, GivesWhatHasNoHashToTheFirst) {
   const Own<ibv_qp> qp = make_scaling(table.get());
   ASSERT_TRUE(qp);
   const auto flow = make_flow(qp.get(), wish(eth_spec(kMac)));
-  post_send(frame(0, kMac, kLength, 1), 0);
+  post_send(frame(0, kMac, kFrameLength, 1), 0);
   EXPECT_EQ(next_completion().qp_num, first->wq_num);
 }
 
@@ -162,12 +162,12 @@ TEST_F(WorkQueueTest, HasStatesOfItsOwn) {
 TEST_F(WorkQueueTest, FailsAReceiveThatIsTooShort) {
   const OwnRaw<ibv_wq> wq = make_wq();
   ASSERT_EQ(0, move(wq.get(), IBV_WQS_RDY));
-  ASSERT_EQ(0, post(wq.get(), 1, kLength - 1));
+  ASSERT_EQ(0, post(wq.get(), 1, kFrameLength - 1));
   const auto table = make_table({wq.get()}, 0);
   const Own<ibv_qp> qp = make_scaling(table.get());
   const auto flow = make_flow(qp.get(), wish(eth_spec(kMac)));
   ASSERT_TRUE(flow);
-  post_send(frame(0, kMac, kLength, 1), 0);
+  post_send(frame(0, kMac, kFrameLength, 1), 0);
   const ibv_wc wc = next_completion();
   EXPECT_EQ(wc.status, IBV_WC_LOC_LEN_ERR);
   EXPECT_EQ(wc.qp_num, wq->wq_num);

@@ -42,7 +42,7 @@ std::optional<Malformed> drop_reason(FlowIcrc& icrc, std::span<const std::byte> 
 }
 
 template <class Look>
-void for_each_packet(Look look) {
+void damage_each(Look look) {
   int packets = 0;
   for (const Capture& capture : captures()) {
     for (const auto& bytes : capture.ip_packets) {
@@ -58,7 +58,7 @@ void for_each_packet(Look look) {
 
 TEST(Damage, EveryTruncationOfADatagramIsRefused) {
   MalformedCounters counters;
-  for_each_packet([&](std::span<const std::byte>, const IpPacket& ip) {
+  damage_each([&](std::span<const std::byte>, const IpPacket& ip) {
     FlowIcrc icrc(ip.head.flow);
     for (std::size_t length = 0; length < ip.datagram.size(); ++length) {
       const Exact cut(ip.datagram.first(length));
@@ -80,7 +80,7 @@ TEST(Damage, EveryTruncationOfADatagramIsRefused) {
 }
 
 TEST(Damage, EveryTruncationOfAnIpPacketIsRefused) {
-  for_each_packet([](std::span<const std::byte> bytes, const IpPacket&) {
+  damage_each([](std::span<const std::byte> bytes, const IpPacket&) {
     for (std::size_t length = 0; length < bytes.size(); ++length) {
       const Exact cut(bytes.first(length));
       const auto ip = parse_ip(cut.span());
@@ -91,7 +91,7 @@ TEST(Damage, EveryTruncationOfAnIpPacketIsRefused) {
 }
 
 TEST(Damage, EveryFlipInADatagramIsCaughtExceptInTheCongestionByte) {
-  for_each_packet([](std::span<const std::byte>, const IpPacket& ip) {
+  damage_each([](std::span<const std::byte>, const IpPacket& ip) {
     FlowIcrc icrc(ip.head.flow);
     const Exact damaged(ip.datagram);
     for (std::size_t bit = 0; bit < 8 * ip.datagram.size(); ++bit) {
@@ -116,7 +116,7 @@ TEST(Damage, EveryFlipInADatagramIsCaughtExceptInTheCongestionByte) {
 TEST(Damage, FlipsWithTheIdentificationHiddenPassOnlyByAccident) {
   std::uint64_t flips = 0;
   std::uint64_t passed = 0;
-  for_each_packet([&](std::span<const std::byte>, const IpPacket& ip) {
+  damage_each([&](std::span<const std::byte>, const IpPacket& ip) {
     if (!is_ipv4(ip.head.flow)) return;
     FlowIcrc icrc(ip.head.flow);
     const Exact damaged(ip.datagram);
@@ -141,7 +141,7 @@ TEST(Damage, FlipsWithTheIdentificationHiddenPassOnlyByAccident) {
 // packet that keeps the promises of packet.h.
 TEST(Damage, EveryFlipInADatagramIsClassifiedWithoutItsIcrc) {
   std::set<std::string> reasons;
-  for_each_packet([&](std::span<const std::byte>, const IpPacket& ip) {
+  damage_each([&](std::span<const std::byte>, const IpPacket& ip) {
     const Exact damaged(ip.datagram);
     const std::size_t headers = std::min<std::size_t>(ip.datagram.size(), kHeadersMax);
     for (std::size_t bit = 0; bit < 8 * headers; ++bit) {
@@ -178,7 +178,7 @@ bool is_masked(std::size_t bit, bool is_v4) {
 }
 
 TEST(Damage, EveryFlipInAnIpHeadIsCaughtExceptInMaskedFields) {
-  for_each_packet([](std::span<const std::byte> bytes, const IpPacket& original) {
+  damage_each([](std::span<const std::byte> bytes, const IpPacket& original) {
     const bool is_v4 = is_ipv4(original.head.flow);
     const Exact damaged(bytes);
     for (std::size_t bit = 0; bit < 8 * ip_bytes(original.head.flow); ++bit) {
