@@ -80,8 +80,8 @@ int verbena_dv_free(struct ibv_context* context, void* memory);
 enum verbena_dv_reach {
   // They send us the operation, and we execute it: any thread that polls, or the NIC's own.
   VERBENA_DV_REACH_RING = 1 << 0,
-  // They copy by process_vm_writev(2) and process_vm_readv(2), where the system lets them (same
-  // user, no restriction of ptrace). No CPU time of ours. Not for atomics.
+  // They copy by process_vm_writev(2) and process_vm_readv(2), or /proc/PID/mem, where the system
+  // lets them (same user, no restriction of ptrace). No CPU time of ours. Not for atomics.
   VERBENA_DV_REACH_PROCESS = 1 << 1,
   // They map a part of it, below, and copy. No CPU time of ours; atomics as well.
   VERBENA_DV_REACH_MAPPED = 1 << 2,
@@ -125,7 +125,7 @@ struct verbena_dv_qp {
   // Operations executed since the queue pair went to RTR, by the way they took. They are counted
   // when their end is known here, before it may be known to the program.
   uint64_t mapped_operations;   // in memory of the peer that we map
-  uint64_t process_operations;  // by process_vm_writev and process_vm_readv
+  uint64_t process_operations;  // by process_vm_writev, process_vm_readv, /proc/PID/mem
   uint64_t ring_operations;     // by the peer
 
   // VERBENA_DV_QP_WIRE; of type RC. Requests sent since the queue pair went to RTR, in packets, and

@@ -16,13 +16,13 @@ namespace {
 // Whether process_vm_readv under this pid reaches the process that wrote the greeting. Refused
 // where the system restricts it (yama, seccomp, another pid namespace); wrong where the pid is
 // another's.
-bool reaches_memory(pid_t pid, const Greeting& greeting) {
-  if (pid <= 0) return false;
+bool reaches_memory(const MemoryOwner& owner) {
+  if (owner.pid <= 0) return false;
   std::uint64_t seen = 0;
   const iovec here{&seen, sizeof seen};
-  const iovec there{reinterpret_cast<void*>(greeting.nonce_address), sizeof seen};
-  const ssize_t size = process_vm_readv(pid, &here, 1, &there, 1, 0);
-  return size == static_cast<ssize_t>(sizeof seen) && seen == greeting.nonce;
+  const iovec there{reinterpret_cast<void*>(owner.nonce_address), sizeof seen};
+  const ssize_t size = process_vm_readv(owner.pid, &here, 1, &there, 1, 0);
+  return size == static_cast<ssize_t>(sizeof seen) && seen == owner.nonce;
 }
 
 }  // namespace
@@ -166,10 +166,11 @@ void Links::come_up(Entry& entry) {
   entry.was_up = true;
   if (entry.process) poller_.add(entry.process.get(), {Source::kPeerProcess, entry.number});
   tell_slots(entry);
-  const bool readable = reaches_memory(entry.pid, greeting);
+  const MemoryOwner owner{entry.pid, greeting.nonce_address, greeting.nonce};
+  const bool readable = reaches_memory(owner);
   LOG_DEBUG("process %d is linked, its memory is%s readable", static_cast<int>(entry.pid),
             readable ? "" : " not");
-  events_.peer_up(std::make_unique<Peer>(greeting.id, entry.pid, readable, std::move(entry.page)));
+  events_.peer_up(std::make_unique<Peer>(greeting.id, owner, readable, std::move(entry.page)));
 }
 
 void Links::on_frame_of_peer(Entry& entry, const Frame& frame) {

@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "host/doorbell.h"
+#include "host/memory_file.h"
 #include "host/process_page.h"
 #include "host/shared_memory.h"
 
@@ -21,14 +22,15 @@ using PeerId = ProcessId;
 
 class Peer {
  public:
-  Peer(PeerId id, pid_t pid, bool memory_readable, SharedMemory page)
-      : id_(id), pid_(pid), memory_readable_(memory_readable), page_(std::move(page)) {}
+  Peer(PeerId id, const MemoryOwner& owner, bool memory_readable, SharedMemory page)
+      : id_(id), owner_(owner), memory_readable_(memory_readable), page_(std::move(page)) {}
   Peer(const Peer&) = delete;
   Peer& operator=(const Peer&) = delete;
 
   PeerId id() const { return id_; }
   // As we see it; 0 where the peer is in a pid namespace that we cannot see into.
-  pid_t pid() const { return pid_; }
+  pid_t pid() const { return owner_.pid; }
+  const MemoryOwner& memory_owner() const { return owner_; }
   // process_vm_readv and process_vm_writev on pid() reach this very process (tried in the
   // greeting).
   bool memory_readable() const { return memory_readable_; }
@@ -38,7 +40,7 @@ class Peer {
 
  private:
   const PeerId id_;
-  const pid_t pid_;
+  const MemoryOwner owner_;
   const bool memory_readable_;
   const SharedMemory page_;
 };

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: MIT
-// The system calls on descriptors of the control thread, as such: libraries that interpose on
+// The system calls on descriptors of ours, as such: libraries that interpose on
 // libc's (socket accelerators, checkers) keep tables by number, for the whole process, and would
 // take ours for the program's descriptor of that number. Like libc's: -1 and errno when refused.
 #pragma once
@@ -10,6 +10,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/uio.h>
 #include <sys/vfs.h>
 #include <unistd.h>
 
@@ -24,6 +25,21 @@ inline int duplicate(int fd, int from) {
 }
 inline ssize_t read(int fd, void* into, std::size_t size) {
   return syscall(SYS_read, fd, into, size);
+}
+
+// Files with positions.
+inline int open(const char* path, int flags) {
+  return static_cast<int>(syscall(SYS_openat, AT_FDCWD, path, flags, 0));
+}
+inline off_t position(int fd) { return syscall(SYS_lseek, fd, off_t{0}, SEEK_CUR); }
+inline bool set_position(int fd, std::uint64_t position) {
+  return syscall(SYS_lseek, fd, position, SEEK_SET) >= 0;
+}
+inline ssize_t read_at(int fd, void* into, std::size_t size, std::uint64_t position) {
+  return syscall(SYS_pread64, fd, into, size, position);
+}
+inline ssize_t write_piece_at(int fd, const iovec* piece, std::uint64_t position) {
+  return syscall(SYS_pwritev, fd, piece, 1L, position, 0L);
 }
 
 // Sockets.

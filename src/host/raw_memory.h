@@ -41,6 +41,21 @@ inline void raw_unmap(void* at, std::size_t size) {
 #endif
 }
 
+// Puts pages of a shared mapping a second time into our address space, over what is at `at`. First
+// anywhere, where it may fail: what makes place at `at` leaves a hole when it fails.
+inline bool raw_map_again(void* shared, std::size_t size, void* at) {
+  constexpr std::size_t kStaysToo = 0;  // an old size of 0
+  const long copy = syscall(SYS_mremap, shared, kStaysToo, size, MREMAP_MAYMOVE);
+  if (copy == -1) return false;
+  const long done = syscall(SYS_mremap, copy, size, size, MREMAP_MAYMOVE | MREMAP_FIXED, at);
+  if (done == -1) syscall(SYS_munmap, copy, size);
+  return done == reinterpret_cast<long>(at);
+}
+
+inline bool raw_protect(void* at, std::size_t size, int rights) {
+  return syscall(SYS_mprotect, at, size, rights) == 0;
+}
+
 inline bool raw_advise(void* at, std::size_t size, int advice) {
   return syscall(SYS_madvise, at, size, advice) == 0;
 }

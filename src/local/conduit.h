@@ -26,6 +26,10 @@ namespace verbena::local {
 struct ConduitHeader {
   static constexpr std::uint64_t kMagic = 0x01'74'69'75'64'6E'6F'43;  // "Conduit\1" in memory
 
+  // How much the requester is about to write by pwritev: the length of an iovec whose address is
+  // the requester's own, so it has to be the first word of a page (revocable_piece.h). Taken back
+  // like `reach`, below.
+  std::atomic<std::uint64_t> small_length;
   std::uint64_t magic;
   std::uint64_t id;
   std::uint32_t layout_version;
@@ -62,6 +66,7 @@ struct ConduitHeader {
   alignas(64) std::atomic<std::uint64_t> borrowed[kBorrowed];
 };
 static_assert(sizeof(ConduitHeader) == 448);
+static_assert(offsetof(ConduitHeader, small_length) == 0);
 static_assert(sizeof(ConduitHeader::Reach) == sizeof(iovec));
 
 inline constexpr std::uint32_t kRequestUnits = 2048;   // 128 KiB

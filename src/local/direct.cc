@@ -39,13 +39,14 @@ std::uint32_t access_of(const qp::Operation& op) {
 
 }  // namespace
 
-void Direct::attach(PeerMemory& peer, QpNum self, QpNum other, ConduitHeader::Reach* reach,
+void Direct::attach(PeerMemory& peer, QpNum self, QpNum other, ConduitHeader& header,
                     std::uint64_t connection) {
   peer_ = &peer;
   last_ = {};
   self_ = self;
   other_ = other;
-  reach_ = reach;
+  reach_ = header.reach;
+  small_.attach(peer, header);
   connection_ = connection;
   done_ = 0;
 }
@@ -189,17 +190,26 @@ void Direct::show_reach(std::uint64_t address, std::uint64_t length) {
   reach_[0].length.store(length - tail, std::memory_order_relaxed);
   reach_[1].address.store(address + length - tail, std::memory_order_relaxed);
   reach_[1].length.store(tail, std::memory_order_relaxed);
+  small_.show(length);
   full_fence();
 }
 
 // False: not all of it was moved. The ring finds out why.
-bool Direct::call(bool is_write, std::span<const iovec> ours, std::uint64_t length) const {
-  const int saved = errno;
-  const long moved =
-      syscall(is_write ? SYS_process_vm_writev : SYS_process_vm_readv,
-              static_cast<long>(peer_->process()), ours.data(), ours.size(), reach_, 2UL, 0UL);
-  errno = saved;
-  return moved == static_cast<long>(length);
+bool Direct::call(bool is_write, std::span<const iovec> ours, std::uint64_t address,
+                  std::uint64_t length) {
+  const bool is_small = is_write && ours.size() == 1;
+  bool is_done = is_small && small_.write(static_cast<const std::byte*>(ours.front().iov_base),
+                                          length, address);
+  if (!is_done) {
+    const int saved = errno;
+    const long moved =
+        syscall(is_write ? SYS_process_vm_writev : SYS_process_vm_readv,
+                static_cast<long>(peer_->process()), ours.data(), ours.size(), reach_, 2UL, 0UL);
+    errno = saved;
+    is_done = moved == static_cast<long>(length);
+  }
+  small_.prepare();
+  return is_done;
 }
 
 bool Direct::reach(qp::SendWindow& window, const qp::Operation& op, const Target& target,
@@ -211,9 +221,10 @@ bool Direct::reach(qp::SendWindow& window, const qp::Operation& op, const Target
   std::array<iovec, extents.size()> ours;
   for (std::size_t i = 0; i < *count; ++i)
     ours[i] = {extents[i].address, extents[i].length};
-  show_reach(target.address + done_, length);
+  const std::uint64_t there = target.address + done_;
+  show_reach(there, length);
   return may_still(op, target, grant) &&
-         call(op.kind == qp::OpKind::kWrite, std::span(ours).first(*count), length);
+         call(op.kind == qp::OpKind::kWrite, std::span(ours).first(*count), there, length);
 }
 
 bool Direct::reach_at_once(std::uint32_t access, MemoryKey key, std::uint64_t address,
@@ -221,10 +232,11 @@ bool Direct::reach_at_once(std::uint32_t access, MemoryKey key, std::uint64_t ad
   const bool knows = is_remembered(access, key) || remember(key, access);
   if (!knows || last_.address == 0 || peer_->process() == 0 || !last_.holds(address, length))
     return false;
-  show_reach(last_.address + (address - last_.first), length);
+  const std::uint64_t there = last_.address + (address - last_.first);
+  show_reach(there, length);
   const iovec piece{ours, length};
   const bool done =
-      last_.still_holds() && call(access == memory::kRemoteWrite, {&piece, 1}, length);
+      last_.still_holds() && call(access == memory::kRemoteWrite, {&piece, 1}, there, length);
   // What was taken away meanwhile may have missed the target.
   if (!done || !last_.still_holds()) return false;
   ++reached_;

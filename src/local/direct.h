@@ -4,7 +4,8 @@
 //
 // Two ways, chosen for each operation:
 //   mapped     the pages lie in a file of the peer that we map: the operation is a copy
-//   reachable  process_vm_writev and readv: any memory of the peer, where the system allows it
+//   reachable  process_vm_writev and readv: any memory of the peer, where the system allows it; for
+//              small WRITEs its memory as a file (small_reach.h)
 // What neither can do, and everything that is to be refused, is left to the ring, where the peer's
 // own responder judges it: so each error goes to the side that it belongs to.
 //
@@ -20,6 +21,7 @@
 
 #include "local/conduit.h"
 #include "local/peer_memory.h"
+#include "local/small_reach.h"
 #include "qp/carrier.h"
 #include "qp/operation.h"
 #include "qp/send_window.h"
@@ -28,11 +30,11 @@ namespace verbena::local {
 
 class Direct {
  public:
-  // `peer` lives as long as this. `reach` is of the conduit that we took, and `connection` its id.
-  void attach(PeerMemory& peer, QpNum self, QpNum other, ConduitHeader::Reach* reach,
+  // `peer` and `header` live as long as this is used; that is of the conduit that we took, and
+  // `connection` its id.
+  void attach(PeerMemory& peer, QpNum self, QpNum other, ConduitHeader& header,
               std::uint64_t connection);
   bool is_attached() const { return peer_ != nullptr; }
-  void detach() { peer_ = nullptr; }
   // The peer lets us execute something by ourselves.
   bool is_granted() const { return grant_for(0).has_value(); }
 
@@ -104,7 +106,8 @@ class Direct {
   bool reach_at_once(std::uint32_t access, MemoryKey key, std::uint64_t address, std::byte* ours,
                      std::uint64_t length);
   void show_reach(std::uint64_t address, std::uint64_t length);
-  bool call(bool is_write, std::span<const iovec> ours, std::uint64_t length) const;
+  bool call(bool is_write, std::span<const iovec> ours, std::uint64_t address,
+            std::uint64_t length);
 
   // What the WRITE or READ before was about; good as long as identity and grant are the same, and
   // no mapping was dropped. Without access: nothing.
@@ -135,6 +138,7 @@ class Direct {
   QpNum self_;
   QpNum other_;
   ConduitHeader::Reach* reach_ = nullptr;
+  SmallReach small_;
   std::uint64_t connection_ = 0;
   qp::OpIndex doing_;
   std::uint64_t doing_in_ = 0;  // the region's identity

@@ -112,7 +112,7 @@ TEST_F(TakingTest, ARegionFromOperations) {
 }
 
 TEST_F(TakingTest, ARegionFromSystemCalls) {
-  Initiator ours(target, getpid());
+  Initiator ours(target, {.pid = getpid()});
   ours.fill(0x11);
   ours.grant();
   const auto show_address = [&] {
@@ -125,7 +125,7 @@ TEST_F(TakingTest, ARegionFromSystemCalls) {
 }
 
 TEST_F(TakingTest, AGrantFromSystemCallsAtOnce) {
-  Initiator ours(target, getpid());
+  Initiator ours(target, {.pid = getpid()});
   ours.fill(0x11);
   ours.grant();
   auto region = target.region();
@@ -136,6 +136,23 @@ TEST_F(TakingTest, AGrantFromSystemCallsAtOnce) {
     ours.direct.write_reachable(Target::kKey, target.address(), ours.buffer.data(), kUsed);
   };
   expect_silence(ours, write, [&] { ours.revoke(); }, [&] { ours.grant(); });
+}
+
+// Small ones go by the peer's memory as a file.
+TEST_F(TakingTest, AGrantFromSmallWrites) {
+  const std::uint64_t nonce = 0x123456789abcdef0;
+  Initiator ours(target, {getpid(), reinterpret_cast<std::uint64_t>(&nonce), nonce});
+  ours.fill(0x11);
+  ours.grant();
+  auto region = target.region();
+  region.mapped = {};
+  target.published.show(Target::kKey, region);
+  const auto write = [&] {
+    const std::lock_guard section(ours.lock());
+    ours.direct.write_reachable(Target::kKey, target.address(), ours.buffer.data(), 8);
+  };
+  expect_silence(ours, write, [&] { ours.revoke(); }, [&] { ours.grant(); });
+  EXPECT_EQ(ours.memory.file().is_open(), host::MemoryFile::is_sound_here());
 }
 
 // Rights that change while an atomic runs must not make it run again in the ring.

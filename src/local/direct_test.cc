@@ -226,7 +226,7 @@ TEST_F(DirectTest, AMappingThatWentIsNotUsedAgain) {
 }
 
 TEST_F(DirectTest, ReachesMemoryThatIsNotMapped) {
-  Initiator reaching(target, getpid());
+  Initiator reaching(target, {.pid = getpid()});
   reaching.grant();
   reaching.fill(4);
   auto region = show_private();
@@ -242,7 +242,7 @@ TEST_F(DirectTest, ReachesMemoryThatIsNotMapped) {
 }
 
 TEST_F(DirectTest, ReachesAtOnceWhatCannotBeMapped) {
-  Initiator reaching(target, getpid());
+  Initiator reaching(target, {.pid = getpid()});
   reaching.grant();
   reaching.fill(4);
   auto region = show_private();
@@ -291,7 +291,7 @@ TEST_F(DirectTest, ReachesAtOnceWhatCannotBeMapped) {
 
 // The owner may say that its region lies anywhere: the system refuses, and nothing else happens.
 TEST_F(DirectTest, ReachingNowhereIsForTheRing) {
-  Initiator reaching(target, getpid());
+  Initiator reaching(target, {.pid = getpid()});
   reaching.grant();
   auto region = target.region();
   region.mapped = {};
@@ -377,7 +377,7 @@ TEST_F(DirectTest, WhatIsSentOnceMoreNeedNotWaitForItself) {
   End a(qp::QpType::kRc, Initiator::kSelf);
   End b(qp::QpType::kRc, Initiator::kOther);
   AskedMappings requests;
-  PeerMemory memory(0, requests, a.sections);
+  PeerMemory memory({}, requests, a.sections);
   a.sections.add(a.pair.lock());
   a.ready(Initiator::kOther);
   b.ready(Initiator::kSelf);

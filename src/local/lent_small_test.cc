@@ -20,7 +20,7 @@ constexpr QpNum kLender = QpNum::of(Target::kSlot, 33);
 // Ours takes; the peer is its ring and its memory.
 class LentSmall : public ::testing::Test {
  protected:
-  LentSmall() : end(qp::QpType::kRc, kSelf), memory(0, asked, end.sections) {
+  LentSmall() : end(qp::QpType::kRc, kTaker), memory({}, asked, end.sections) {
     end.sections.add(end.pair.lock());
     end.takes_small = false;
     key = end.add(room.data(), room.size(), memory::kLocalWrite);

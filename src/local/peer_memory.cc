@@ -61,8 +61,9 @@ int PeerFiles::find(FileId id) const {
   return found == files_.end() ? -1 : found->second.get();
 }
 
-PeerMemory::PeerMemory(pid_t process, MappingRequests& requests, memory::AccessSections& sections)
-    : process_(process), requests_(requests), sections_(sections) {}
+PeerMemory::PeerMemory(const host::MemoryOwner& owner, MappingRequests& requests,
+                       memory::AccessSections& sections)
+    : process_(owner.pid), file_(owner), requests_(requests), sections_(sections) {}
 
 // Whoever may look has gone before: nobody to wait for.
 PeerMemory::~PeerMemory() {

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "host/memory_file.h"
 #include "host/private_fd.h"
 #include "host/shared_memory.h"
 #include "local/published.h"
@@ -29,6 +30,8 @@ namespace verbena::local {
 class MappingRequests {
  public:
   virtual void want_mapping(MemoryKey key) = 0;
+  // The same of the NIC's thread and MemoryFile::make_room_if_wanted().
+  virtual void want_room() = 0;
 
  protected:
   ~MappingRequests() = default;
@@ -52,8 +55,10 @@ class PeerFiles {
 
 class PeerMemory {
  public:
-  // `process`: for process_vm_writev, 0 where that does not reach the peer. `sections`: ours.
-  PeerMemory(pid_t process, MappingRequests& requests, memory::AccessSections& sections);
+  // `owner`: for process_vm_writev, without a pid where that does not reach the peer. `sections`:
+  // ours.
+  PeerMemory(const host::MemoryOwner& owner, MappingRequests& requests,
+             memory::AccessSections& sections);
   ~PeerMemory();
   PeerMemory(const PeerMemory&) = delete;
   PeerMemory& operator=(const PeerMemory&) = delete;
@@ -62,6 +67,11 @@ class PeerMemory {
   // Null: the peer has not published anything (yet).
   const PublishedTables* tables() const { return tables_.load(std::memory_order_acquire); }
   pid_t process() const { return process_; }
+  // All that it has, for small operations.
+  host::MemoryFile& file() { return file_; }
+  void look_at_file() {
+    if (file_.look()) requests_.want_room();
+  }
 
   // A region of the peer as it was published, copied and checked for consistency.
   struct Region {
@@ -118,6 +128,7 @@ class PeerMemory {
   bool has_room(std::uint64_t length) const;
 
   const pid_t process_;
+  host::MemoryFile file_;
   MappingRequests& requests_;
   memory::AccessSections& sections_;
   host::SharedMemory memory_;

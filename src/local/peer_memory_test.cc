@@ -28,7 +28,7 @@ class PeerMemoryTest : public testing::Test {
   SectionLock lock;
   memory::SectionList sections;
   AskedMappings requests;
-  PeerMemory peer{0, requests, sections};
+  PeerMemory peer{{}, requests, sections};
 
   std::byte* base(MemoryKey key = kKey) {
     const std::lock_guard section(lock);
@@ -204,7 +204,7 @@ TEST_F(PeerMemoryTest, KeepsOnlyTheLastFilesOfAPeer) {
 TEST_F(PeerMemoryTest, LeavesNoMappingBehind) {
   const long before = mappings();
   {
-    PeerMemory other(0, requests, sections);
+    PeerMemory other({}, requests, sections);
     other.take_tables(target.look());
     target.show();
     other.map_now(kKey, target.files);

@@ -26,7 +26,7 @@ void RingCarrier::attach(Conduit conduit, const DirectPeer& peer) {
   if (peer.memory) {
     const Conduit& taken = requester_.conduit();
     requester_.lend(peer.own);
-    direct_.attach(*peer.memory, peer.self, peer.other, taken.header().reach, taken.id());
+    direct_.attach(*peer.memory, peer.self, peer.other, taken.header(), taken.id());
   }
   outbound_ = Outbound::kAttached;
   deadline_.reset();

@@ -18,6 +18,7 @@ void RingResponder::offer(Conduit conduit) {
 
 void RingResponder::stop_reaching() {
   if (!conduit_) return;
+  conduit_.header().small_length.store(0, std::memory_order_seq_cst);
   for (ConduitHeader::Reach& part : conduit_.header().reach)
     part.length.store(0, std::memory_order_seq_cst);
 }

@@ -24,16 +24,16 @@ class Initiator {
   static constexpr std::uint64_t kConnection = 0xc0ffee;
   static constexpr std::uint8_t kOperand = 3;
 
-  explicit Initiator(Target& of, pid_t process = 0)
+  explicit Initiator(Target& of, const host::MemoryOwner& owner = {})
       : end(qp::QpType::kRc, kSelf),
-        memory(process, requests, end.sections),
+        memory(owner, requests, end.sections),
         buffer(Target::kSize),
         target_(of) {
     end.sections.add(end.pair.lock());
     end.ready(kOther);
     key_ = end.add(buffer.data(), buffer.size(), memory::kLocalWrite);
     memory.take_tables(of.look());
-    direct.attach(memory, kSelf, kOther, reach.data(), kConnection);
+    direct.attach(memory, kSelf, kOther, conduit.second.header(), kConnection);
   }
 
   SectionLock& lock() { return end.pair.lock(); }
@@ -115,7 +115,7 @@ class Initiator {
   PeerMemory memory;
   Direct direct;
   std::vector<std::byte> buffer;
-  std::array<ConduitHeader::Reach, 2> reach{};
+  SharedConduit conduit = make_conduit(kConnection);  // the owner's, and ours
 
  private:
   Target& target_;

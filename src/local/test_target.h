@@ -35,6 +35,7 @@ inline host::PrivateFd make_file(std::size_t size, int seals = kSizeSeals) {
 class AskedMappings final : public MappingRequests {
  public:
   void want_mapping(MemoryKey key) override { asked.push_back(key); }
+  void want_room() override { host::MemoryFile::make_room_if_wanted(); }
   std::vector<MemoryKey> asked;
 };
 

@@ -9,6 +9,7 @@
 
 #include "base/log.h"
 #include "base/ticks.h"
+#include "host/memory_file.h"
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
 #include "nic/raw_nic.h"
@@ -162,6 +163,7 @@ void Engine::run() {
   Instant lingers_again;
   std::uint32_t polls = 0;
   for (;;) {
+    host::MemoryFile::make_room_if_wanted();
     const Instant now = clock_now();
     fire_timers(now);
     if (have_interfaces_changed_.load(std::memory_order_acquire)) {
@@ -417,7 +419,7 @@ bool Engine::take_turn(Qp& qp, Patience patience) {
 
 // Before sleeping, when publishers know that they must wake us.
 bool Engine::anything_to_see() {
-  if (doorbell_->any_ready()) return true;
+  if (doorbell_->any_ready() || host::MemoryFile::is_room_wanted()) return true;
   if (!is_scanning_.load(std::memory_order_relaxed)) return false;
   const std::lock_guard guard(watched_lock_);
   for (Qp* qp : watched_) {

@@ -95,6 +95,7 @@ class Engine {
   RawNic& make_raw();
   // Null before that.
   RawNic* raw() const { return raw_.load(std::memory_order_acquire); }
+  void wake() { doorbell_->wake(); }
   void wake_for_wire() { doorbell_->ring_and_wake(QpTable::kDatagramIndex); }
   // Network interfaces or their addresses may have changed: the NIC thread looks, and tells.
   void interfaces_changed();

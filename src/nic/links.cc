@@ -458,6 +458,7 @@ void Links::peer_down(host::PeerId id) {
   }
   end_hidden_targets_of(*process.link.get());
   nic_.queue_pairs().wait_for_readers();
+  let_go_elsewhere(std::move(process.link));
 }
 
 }  // namespace verbena::nic

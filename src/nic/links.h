@@ -64,6 +64,7 @@ class Link final : local::MappingRequests {
  private:
   friend class LinkRef;
   void want_mapping(MemoryKey key) override;
+  void want_room() override;
 
   Links& links_;
   host::PeerId id_;
@@ -130,6 +131,8 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   bool leave_hidden_targets(XrcDomain& domain);
   // Maps a region of a peer soon. False: not accepted.
   bool map_soon(host::PeerId peer, MemoryKey key, std::atomic<bool>& is_wanted);
+  // Its thread does what waits for it.
+  void wake_engine();
 
   // -- the control thread: what peers need to reach our memory -----------------------------------
   std::vector<host::PeerId> peers() const;  // this process included
@@ -187,11 +190,12 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
     local::PeerFiles files;
   };
   // What arrived before a peer died is delivered yet. Not by the control thread: completions have
-  // events, and their descriptors are the program's.
+  // events, and their descriptors are the program's. So is that of the peer's memory, which is
+  // closed with the last reference to the link.
   struct Departed {
-    LinkRef link;  // whose bell the receiver has
-    std::unique_ptr<local::DatagramReceiver> receiver;
-    unsigned left = local::kRequestUnits;  // as many as can have come
+    LinkRef link;                                       // whose bell the receiver has
+    std::unique_ptr<local::DatagramReceiver> receiver;  // none: it is over
+    unsigned left = local::kRequestUnits;               // as many as can have come
   };
   struct WantedRelay {
     QpNum target;
@@ -268,6 +272,7 @@ class Links final : public host::ControlEvents, public local::DatagramPaths {
   // With receivers_lock_; the first also within a reading section.
   bool deliver_from(local::DatagramReceiver& receiver, unsigned most);
   Received receive_last_datagrams();
+  void let_go_elsewhere(LinkRef link);
   void count_receivers();
   bool may_speak_for(const Process& process, QpNum number) const;
 

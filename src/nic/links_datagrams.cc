@@ -147,11 +147,20 @@ Links::Received Links::receive_datagrams() {
 Links::Received Links::receive_last_datagrams() {
   for (Departed& each : departed_) {
     const unsigned most = std::min(each.left, kTurn);
-    each.left = deliver_from(*each.receiver, most) ? each.left - most : 0;
+    const bool has_more = each.receiver && deliver_from(*each.receiver, most);
+    each.left = has_more ? each.left - most : 0;
   }
   std::erase_if(departed_, [](const Departed& each) { return each.left == 0; });
   count_receivers();
   return departed_.empty() ? Received::kSome : Received::kMore;
+}
+
+void Links::let_go_elsewhere(LinkRef link) {
+  if (!link->memory().file().is_open()) return;
+  const std::lock_guard guard(receivers_lock_);
+  departed_.push_back({.link = std::move(link), .receiver = nullptr});
+  count_receivers();
+  engine_.want_datagrams();
 }
 
 void Links::count_receivers() {

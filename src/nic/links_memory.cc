@@ -29,11 +29,12 @@ Link::Link(Links& links, memory::AccessSections& sections, std::unique_ptr<host:
       id_(peer->id()),
       peer_(std::move(peer)),
       doorbell_(peer_->page()),
-      memory_(peer_->memory_readable() ? peer_->pid() : 0, *this, sections) {}
+      memory_(peer_->memory_readable() ? peer_->memory_owner() : host::MemoryOwner{}, *this,
+              sections) {}
 
 Link::Link(Links& links, memory::AccessSections& sections, host::PeerId id,
            host::ProcessPage& own_page)
-    : links_(links), id_(id), doorbell_(own_page), memory_(getpid(), *this, sections) {}
+    : links_(links), id_(id), doorbell_(own_page), memory_({.pid = getpid()}, *this, sections) {}
 
 // One at a time: who is not first asks again with its next operation.
 void Link::want_mapping(MemoryKey key) {
@@ -42,6 +43,10 @@ void Link::want_mapping(MemoryKey key) {
     is_mapping_wanted_.store(false, std::memory_order_relaxed);
   }
 }
+
+void Link::want_room() { links_.wake_engine(); }
+
+void Links::wake_engine() { engine_.wake(); }
 
 bool Links::map_soon(host::PeerId peer, MemoryKey key, std::atomic<bool>& is_wanted) {
   return control_->submit([this, peer, key, &is_wanted] {

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: MIT
 // A peer that is held at the worst moment: after it has looked whether it may write, before it
 // does. Whatever is taken away meanwhile, the rest of its way leads nowhere.
+#include <linux/filter.h>
+#include <linux/seccomp.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/ptrace.h>
@@ -11,6 +13,7 @@
 
 #include <cerrno>
 #include <chrono>
+#include <cstddef>
 #include <cstring>
 #include <string_view>
 #include <vector>
@@ -36,13 +39,28 @@ using Clock = std::chrono::steady_clock;
 namespace {
 
 constexpr std::size_t kNotAdopted = std::size_t{64} << 20;
+// Written by pwritev, into the memory as a file.
+constexpr std::uint32_t kSmallSize = 8;
 // More queue pairs than one slot takes, though fewer than a device has.
 constexpr std::uint32_t kFirstSlot = 12'500;
-// A second of patience, twice where memory is adopted, and a busy machine.
-constexpr double kBound = 30;
 
-// Holds the first thread of a process at its next process_vm_writev, before the kernel looks at
-// anything.
+// From now on the kernel stops our threads at pwritev when somebody traces us, and refuses that
+// call otherwise. A tracer that looked at each call would slow us down so much that we would not
+// write that way: it is for what follows each other soon.
+void offer_to_be_held() {
+  sock_filter program[] = {
+      BPF_STMT(BPF_LD | BPF_W | BPF_ABS, offsetof(seccomp_data, nr)),
+      BPF_JUMP(BPF_JMP | BPF_JEQ | BPF_K, SYS_pwritev, 0, 1),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_TRACE),
+      BPF_STMT(BPF_RET | BPF_K, SECCOMP_RET_ALLOW),
+  };
+  const sock_fprog filter{std::size(program), program};
+  prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+  if (prctl(PR_SET_SECCOMP, SECCOMP_MODE_FILTER, &filter) != 0) probe::skip("seccomp is denied");
+}
+
+// Holds the first thread of a process at its next process_vm_writev, or pwritev, before the kernel
+// looks at anything.
 class Holder {
  public:
   explicit Holder(pid_t process) : process_(process) {}
@@ -52,10 +70,7 @@ class Holder {
 
   // False: it does not make that call.
   bool hold() {
-    if (ptrace(PTRACE_ATTACH, process_, nullptr, nullptr) != 0) probe::skip("ptrace is denied");
-    is_attached_ = true;
-    wait_stopped();
-    require(ptrace(PTRACE_SETOPTIONS, process_, nullptr, PTRACE_O_TRACESYSGOOD) == 0, "options");
+    attach(PTRACE_O_TRACESYSGOOD);
     const auto end = Clock::now() + std::chrono::seconds(5);
     while (Clock::now() < end) {
       require(ptrace(PTRACE_SYSCALL, process_, nullptr, nullptr) == 0, "ptrace");
@@ -68,12 +83,34 @@ class Holder {
     }
     return false;
   }
+  // The same of one that offers it.
+  bool hold_at_offer() {
+    attach(PTRACE_O_TRACESECCOMP);
+    require(ptrace(PTRACE_CONT, process_, nullptr, nullptr) == 0, "ptrace");
+    const auto end = Clock::now() + std::chrono::seconds(5);
+    int status = 0;
+    while (waitpid(process_, &status, __WALL | WNOHANG) == 0) {
+      if (Clock::now() < end) continue;
+      kill(process_, SIGSTOP);  // who does not stop cannot be let go
+      wait_stopped();
+      return false;
+    }
+    require(WIFSTOPPED(status) && status >> 8 == (SIGTRAP | PTRACE_EVENT_SECCOMP << 8), "status %x",
+            status);
+    return true;
+  }
   void release() {
     if (is_attached_) ptrace(PTRACE_DETACH, process_, nullptr, nullptr);
     is_attached_ = false;
   }
 
  private:
+  void attach(int options) {
+    if (ptrace(PTRACE_ATTACH, process_, nullptr, nullptr) != 0) probe::skip("ptrace is denied");
+    is_attached_ = true;
+    wait_stopped();
+    require(ptrace(PTRACE_SETOPTIONS, process_, nullptr, options) == 0, "options");
+  }
   void wait_stopped() const {
     int status = 0;
     require(waitpid(process_, &status, __WALL) == process_ && WIFSTOPPED(status), "waitpid: %s",
@@ -83,13 +120,18 @@ class Holder {
   bool is_attached_ = false;
 };
 
+enum class Writes { kLarge, kSmall, kInSecondSlot };
+
 void held_once(probe::Node& node, probe::Wire& wire, pid_t peer, const Taking& taking,
-               bool must_hold) {
-  Victim victim(node, wire, kNotAdopted, kUsed);
+               Writes writes) {
+  const bool is_small = writes == Writes::kSmall;
+  Victim victim(node, wire, kNotAdopted, is_small ? kSmallSize : kUsed);
   victim.wait_for_traffic();
   Holder holder(peer);
-  const bool is_held = holder.hold();
-  if (!is_held && must_hold) probe::skip("the peer does not write by process_vm_writev here");
+  const bool is_held = is_small ? holder.hold_at_offer() : holder.hold();
+  require(is_held || !is_small || !probe::may_write_by_file(), "the peer does not use pwritev");
+  if (!is_held && writes != Writes::kInSecondSlot)
+    probe::skip("the peer does not write by that call here");
   const double seconds = seconds_of([&] { taking.take(node, victim); });
   victim.mark();
   require(seconds < kBound, "%s took %.1f s", taking.name, seconds);
@@ -103,6 +145,10 @@ void held_once(probe::Node& node, probe::Wire& wire, pid_t peer, const Taking& t
 void held(const char* where) {
   if (has_only_the_ring()) probe::skip("with the ring nobody makes that call");
   const bool in_second_slot = std::string_view(where) == "second-slot";
+  const bool is_small = std::string_view(where) == "small";
+  const Writes writes = in_second_slot ? Writes::kInSecondSlot
+                        : is_small     ? Writes::kSmall
+                                       : Writes::kLarge;
   int fds[2];
   require(socketpair(AF_UNIX, SOCK_SEQPACKET, 0, fds) == 0, "socketpair");
   const pid_t child = fork();
@@ -112,6 +158,7 @@ void held(const char* where) {
     close(fds[0]);
     prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY);
     probe::Wire wire(fds[1]);
+    if (is_small) offer_to_be_held();
     write_all_the_time(wire, in_second_slot ? kFirstSlot : 0);
     _exit(0);
   }
@@ -124,7 +171,7 @@ void held(const char* where) {
         const auto peer = wire.get<pid_t>();
         for (int round = 0; round < (is_long() ? 10 : 1); ++round) {
           for (std::size_t i = 0; i < (in_second_slot ? 1 : kTakingCount); ++i)
-            held_once(node, wire, peer, kTakings[i], !in_second_slot);
+            held_once(node, wire, peer, kTakings[i], writes);
         }
         dismiss(wire);
       },

@@ -69,6 +69,7 @@ Side make_side(SlotNumber slot) {
 
 class NoRequests final : public MappingRequests {
   void want_mapping(MemoryKey) override {}
+  void want_room() override {}
 };
 
 // What SectionLock::lock() would be without its fence.
@@ -95,16 +96,16 @@ class Section {
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   NoRequests requests;
   memory::SectionList sections;
-  PeerMemory peer(0, requests, sections);
+  PeerMemory peer({}, requests, sections);
   peer.take_tables(std::move(owner.view));
   PeerFiles files;
   files.take(FileId::of(1, true), host::PrivateFd(dup(file)));
   while (peer.tables() && !peer.find(kKey))
     sched_yield();
   peer.map_now(kKey, files);
-  ConduitHeader::Reach reach[2]{};
+  ConduitHeader header{};
   Direct direct;
-  direct.attach(peer, kUsers, kOwners, reach, kConnection);
+  direct.attach(peer, kUsers, kOwners, header, kConnection);
   SectionLock& lock = *user.published.lock_of(kUsers);
   std::uint64_t violations = 0;
   std::uint64_t uses = 0;

@@ -27,6 +27,7 @@ SCENES = {
     "taken from a peer that is stopped": ["takings", "stopped"],
     "taken from a peer that is killed": ["takings", "killed"],
     "taken from a peer that is held before its call": ["held", "first-slot"],
+    "taken from a peer that is held before its small call": ["held", "small"],
     "taken from a queue pair of a second slot": ["held", "second-slot"],
     "a thousand regions and a peer that is held": ["many-regions"],
     "a peer that is stopped, and another one": ["bystander"],

@@ -25,6 +25,9 @@ void require(bool is_right, const char* format, Values... values) {
     fail(format, values...);
   }
 }
+// Whether this machine and VERBENA_PATH let processes write some bytes to each other's memory by
+// its file: then a program that does not do so has a reason that a test shall tell.
+bool may_write_by_file();
 // Names this process in what it prints.
 void i_am(const char* name);
 

@@ -13,6 +13,7 @@ struct Scenario {
 
 std::vector<Scenario> all_scenarios();
 std::vector<Scenario> process_scenarios();     // fork, exec, threads, exit
+std::vector<Scenario> reach_scenarios();       // descriptors and small WRITEs
 std::vector<Scenario> descriptor_scenarios();  // descriptors, idleness, memory, places
 
 }  // namespace probe

@@ -479,6 +479,8 @@ std::vector<Scenario> all_scenarios() {
   std::vector<Scenario> all = process_scenarios();
   for (const Scenario& each : descriptor_scenarios())
     all.push_back(each);
+  for (const Scenario& each : reach_scenarios())
+    all.push_back(each);
   return all;
 }
 
