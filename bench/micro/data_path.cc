@@ -172,23 +172,29 @@ void send_and_receive(benchmark::State& state) {
   }
 }
 
-// As two programs that answer each other.
+// As two programs that answer each other, and ask for a completion of their own now and then.
 void ping_pong(benchmark::State& state) {
+  constexpr unsigned kBetweenSignals = 32;
   End& a = pair().a;
   End& b = pair().b;
   a.receive(), b.receive();
+  a.send(8, false);
+  unsigned rounds = 0;
   for (auto _ : state) {
-    for (auto [from, to] : {std::pair{&a, &b}, std::pair{&b, &a}}) {
-      from->send(8, true);
-      End::wait(to->receive_cq, 1);
-      to->receive();
-    }
-    End::wait(a.send_cq, 1);
-    End::wait(b.send_cq, 1);
+    const bool is_signaled = ++rounds % kBetweenSignals == 0;
+    End::wait(b.receive_cq, 1);
+    b.receive();
+    b.send(8, is_signaled);
+    End::wait(a.receive_cq, 1);
+    a.receive();
+    a.send(8, is_signaled);
+    if (is_signaled) End::wait(b.send_cq, 1);
+    if (rounds > kBetweenSignals && rounds % kBetweenSignals == 1) End::wait(a.send_cq, 1);
   }
-  a.send(8, true), b.send(8, true);
-  for (End* end : {&a, &b})
-    End::wait(end->receive_cq, 1), End::wait(end->send_cq, 1);
+  End::wait(b.receive_cq, 1);
+  b.send(8, false);
+  End::wait(a.receive_cq, 1);
+  if (rounds != 0 && rounds % kBetweenSignals == 0) End::wait(a.send_cq, 1);
 }
 
 // 32 messages at a time: what each costs the sender and the receiver.

@@ -15,4 +15,6 @@ inline void prefetch_for_writing(const void* at) noexcept {
 #endif
 }
 
+inline void prefetch_for_reading(const void* at) noexcept { __builtin_prefetch(at, 0); }
+
 }  // namespace verbena

@@ -117,6 +117,9 @@ struct Acknowledged {
   std::uint32_t conduit;  // the lower half of its id; 0: nothing is said
 };
 
+// What the sender does about answers (answer_pace.h).
+enum PaceHint : std::uint32_t { kNoPace = 0, kMeasuresPace = 1 };
+
 // Where payload lies in the requester's memory.
 struct Source {
   std::uint64_t address;  // by its region
@@ -135,7 +138,10 @@ struct RequestRecord {
     // Of SENDs. What goes along with an answer need not be looked for elsewhere.
     Acknowledged acknowledged;
   };
-  std::uint32_t remote_key;
+  union {
+    std::uint32_t remote_key;
+    std::uint32_t pace;  // of SENDs: a PaceHint
+  };
   std::uint32_t immediate;
   std::uint32_t offset;        // of this piece in the message
   std::uint32_t shared_queue;  // XRC

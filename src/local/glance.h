@@ -9,8 +9,10 @@
 #pragma once
 
 #include <atomic>
+#include <cstddef>
 #include <cstdint>
 
+#include "base/prefetch.h"
 #include "base/ticks.h"
 
 namespace verbena::local {
@@ -42,9 +44,11 @@ class Glance {
   }
 
   // Another place where the next request will show.
-  void show_request(const Word& request, std::uint32_t tag) {
+  // `lines`: how many it will have if it is like the last one.
+  void show_request(const Word& request, std::uint32_t tag, std::uint32_t lines) {
     request_.store(&request, std::memory_order_release);
     request_tag_.store(tag, std::memory_order_relaxed);
+    request_lines_.store(lines, std::memory_order_relaxed);
   }
 
   // An acknowledgement of so many came along with a request, and others will: a while they are not
@@ -64,6 +68,20 @@ class Glance {
   bool has_rested(std::uint64_t within) const {
     const std::uint64_t rest_until = rest_until_.load(std::memory_order_relaxed);
     return rest_until != 0 && ticks() < rest_until + within;
+  }
+
+  // Asks for all lines of the next request: it may be there by now.
+  void fetch_request() const {
+    constexpr std::size_t kLine = 64;
+    const auto* const first =
+        reinterpret_cast<const std::byte*>(request_.load(std::memory_order_acquire));
+    const std::uint32_t lines = request_lines_.load(std::memory_order_relaxed);
+    for (std::uint32_t i = 0; i < lines; ++i)
+      prefetch_for_reading(first + i * kLine);
+  }
+  // Of requests only.
+  bool has_request() const {
+    return look(request_) == request_tag_.load(std::memory_order_relaxed);
   }
 
   bool has_news() {
@@ -103,6 +121,7 @@ class Glance {
   Place executed_{&kNothing};
   Place farewell_{&kNothing};
   std::atomic<std::uint32_t> request_tag_{1};
+  std::atomic<std::uint32_t> request_lines_{1};
   std::atomic<std::uint32_t> response_tag_{1};
   std::atomic<std::uint32_t> executed_known_{0};
   std::atomic<std::uint32_t> looks_to_skip_{0};

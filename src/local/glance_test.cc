@@ -35,6 +35,17 @@ TEST_F(GlanceTest, SeesEachKindOfNews) {
   EXPECT_TRUE(glance.has_news());
 }
 
+TEST_F(GlanceTest, KnowsARequestFromOtherNews) {
+  farewell = 1;
+  executed = 1;
+  glance.fetch_request();
+  EXPECT_FALSE(glance.has_request());
+  request = 7;
+  EXPECT_TRUE(glance.has_request());
+  glance.show_request(request, 9, 3);
+  EXPECT_FALSE(glance.has_request());
+}
+
 TEST_F(GlanceTest, NothingIsShownAfterAll) {
   request = 7;
   glance.show({});

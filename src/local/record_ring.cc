@@ -4,7 +4,6 @@
 #include <cstring>
 
 #include "base/fence.h"
-#include "base/prefetch.h"
 
 namespace verbena::local {
 namespace {
@@ -64,6 +63,7 @@ void RingWriter::publish(std::uint32_t units, std::uint8_t kind, std::uint8_t fl
   head->flags = flags;
   head->tag.store(tag_of(position_), std::memory_order_release);
   position_ = next;
+  last_units_ = units;
   clear(next + 1, next + kClearAhead);
   prefetch_for_writing(head_at(position_ + kUnitsAhead));
 }
@@ -100,6 +100,21 @@ bool RingReader::peek(Unit& first, const std::byte*& payload, std::uint32_t& uni
     if (!broken_) consume(units);
   }
   return false;
+}
+
+bool RingReader::pass_filler() {
+  const std::byte* const filler = front();
+  if (!filler) return false;
+  std::uint16_t claimed = 0;
+  std::memcpy(&claimed, filler + offsetof(RecordHead, units), sizeof claimed);
+  const std::uint32_t to_end = units_ - (position_ & (units_ - 1));
+  const std::uint32_t behind = position_ + to_end;
+  const auto& tag = reinterpret_cast<const RecordHead*>(at(behind))->tag;
+  const bool is_sound =
+      std::to_integer<std::uint8_t>(filler[offsetof(RecordHead, kind)]) == kFiller &&
+      claimed == to_end && tag.load(std::memory_order_acquire) == tag_of(behind);
+  if (is_sound) position_ = behind;
+  return is_sound;
 }
 
 bool RingReader::give_back() {

@@ -18,6 +18,7 @@
 #include <cstdint>
 
 #include "base/assert.h"
+#include "base/prefetch.h"
 
 namespace verbena::local {
 
@@ -34,6 +35,9 @@ static_assert(sizeof(RecordHead) == 8);
 inline constexpr std::uint8_t kFiller = 0;
 // So many units behind the last record have a cleared tag, as far as the writer can help it.
 inline constexpr std::uint32_t kClearAhead = 8;
+
+// So many lines of a record of that many units are worth fetching before it is there.
+constexpr std::uint32_t lines_ahead(std::uint32_t units) { return units < 8 ? units : 8; }
 
 // A private copy of a record's first unit, for the reader.
 struct alignas(kUnit) Unit {
@@ -68,6 +72,11 @@ class RingWriter {
   std::byte* reserve(std::uint32_t units);
   // Makes the record at the place that reserve gave visible.
   void publish(std::uint32_t units, std::uint8_t kind, std::uint8_t flags);
+  // A record like the last one will be written soon: takes its lines away from the reader now.
+  void prepare() const {
+    for (std::uint32_t i = 0; i < lines_ahead(last_units_); ++i)
+      prefetch_for_writing(head_at(position_ + i));
+  }
   // The reader has returned all that was published.
   bool is_drained() const { return words_.consumed->load(std::memory_order_acquire) == position_; }
   // The reader returned an impossible count.
@@ -86,6 +95,7 @@ class RingWriter {
   RingWords words_;
   std::uint32_t position_ = 0;
   std::uint32_t consumed_ = 0;  // as last seen
+  std::uint32_t last_units_ = 1;
   std::uint32_t cleared_ = 1;  // units behind position_ up to here have no tag; 0 has none at first
   bool broken_ = false;
 };
@@ -103,7 +113,12 @@ class RingReader {
   bool peek(Unit& first, const std::byte*& payload, std::uint32_t& units);
   // Done with the record that peek gave. Its units are free for the writer after the next
   // give_back.
-  void consume(std::uint32_t units) { position_ += units; }
+  void consume(std::uint32_t units) {
+    position_ += units;
+    last_units_ = units;
+  }
+  // Lines of the last record, as far as they are worth fetching together.
+  std::uint32_t last_lines() const { return lines_ahead(last_units_); }
   // Returns what was consumed; true when the writer waits for it and wants its bell rung.
   bool give_back();
   // The same, but looks at the writer only after each quarter of the ring: it can wait only while
@@ -120,6 +135,9 @@ class RingReader {
   }
   // The next record or filler as it lies there, or null.
   const std::byte* front() const { return has_record() ? at(position_) : nullptr; }
+  // When a filler is next, and the record behind it is there: that one is next. Else nothing
+  // changes, and peek() judges.
+  bool pass_filler();
   // The writer published an impossible record.
   bool is_broken() const { return broken_; }
 
@@ -132,6 +150,7 @@ class RingReader {
   std::uint32_t units_ = 0;
   RingWords words_;
   std::uint32_t position_ = 0;
+  std::uint32_t last_units_ = 1;
   std::uint32_t given_back_ = 0;  // and looked whether the writer waits
   bool broken_ = false;
 };

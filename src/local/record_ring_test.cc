@@ -130,6 +130,44 @@ TEST_F(Ring, NorIsPayloadThatWasNeverPublished) {
   }
 }
 
+TEST_F(Ring, PassesAFillerOnlyWithTheRecordBehindIt) {
+  static_assert(kUnits % 3 != 0);
+  for (std::uint32_t i = 0; i < kUnits / 3; ++i) {
+    ASSERT_NE(writer.reserve(3), nullptr);
+    writer.publish(3, 7, 0);
+    EXPECT_FALSE(reader.pass_filler()) << "a record is none";
+    ASSERT_TRUE(reader.peek(unit, payload, units));
+    reader.consume(units);
+    reader.give_back();
+  }
+  EXPECT_FALSE(reader.pass_filler()) << "there is nothing";
+  ASSERT_NE(writer.reserve(3), nullptr);  // the filler is published, its record not yet
+  ASSERT_TRUE(reader.has_record());
+  EXPECT_FALSE(reader.pass_filler());
+  writer.publish(3, 9, 0);
+  ASSERT_TRUE(reader.pass_filler());
+  const std::byte* const front = reader.front();
+  ASSERT_NE(front, nullptr);
+  EXPECT_EQ(std::to_integer<int>(front[offsetof(RecordHead, kind)]), 9);
+  EXPECT_EQ(reader.last_lines(), 3u) << "of the last record, not of a filler";
+}
+
+TEST_F(Ring, PassesNoFillerOfAWrongLength) {
+  for (std::uint32_t i = 0; i < kUnits / 3; ++i) {
+    ASSERT_NE(writer.reserve(3), nullptr);
+    writer.publish(3, 7, 0);
+    ASSERT_TRUE(reader.peek(unit, payload, units));
+    reader.consume(units);
+    reader.give_back();
+  }
+  ASSERT_NE(writer.reserve(3), nullptr);
+  writer.publish(3, 9, 0);
+  head_at(kUnits / 3 * 3).units += 1;
+  EXPECT_FALSE(reader.pass_filler());
+  EXPECT_FALSE(reader.peek(unit, payload, units));
+  EXPECT_TRUE(reader.is_broken());
+}
+
 TEST_F(Ring, RefusesARecordThatReachesPastTheEnd) {
   for (const std::uint16_t claimed :
        {std::uint16_t{0}, std::uint16_t{kUnits + 1}, std::uint16_t{0xffff}}) {

@@ -172,8 +172,8 @@ bool RingCarrier::serve(qp::Responder& responder, qp::Budget& budget, const Now&
   return responder_.serve(responder, budget);
 }
 
-bool RingCarrier::take_small(qp::Responder& responder, qp::SendWindow& window, std::uint32_t most,
-                             const Now& now) {
+std::uint32_t RingCarrier::take_small(qp::Responder& responder, qp::SendWindow& window,
+                                      std::uint32_t most, const Now& now) {
   std::uint32_t taken = 0;
   std::size_t bytes = 0;
   bool is_said = false;
@@ -185,16 +185,16 @@ bool RingCarrier::take_small(qp::Responder& responder, qp::SendWindow& window, s
     if (!length) break;
     bytes += *length;
   }
-  if (taken == 0) return false;
+  if (taken == 0) return 0;
   responder_.small_were_taken();
-  if (!glance_) return true;
+  if (!glance_) return taken;
   if (responder_.is_plain()) {
-    glance_->show_request(responder_.next_tag(), responder_.wanted_tag());
+    glance_->show_request(responder_.next_tag(), responder_.wanted_tag(), responder_.last_lines());
   } else {
     show();
   }
   if (is_said) glance_->show_acknowledged(requester_.acknowledged());
-  return true;
+  return taken;
 }
 
 void RingCarrier::ring_if_needed() {

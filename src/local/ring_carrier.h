@@ -104,10 +104,15 @@ class RingCarrier final : public qp::Carrier {
     if (outbound_ != Outbound::kAttached || lost_ || requester_.is_closed()) return false;
     return requester_.send_at_once(message, responder_.acknowledged());
   }
+  // A message will be sent soon by send_at_once().
+  void prepare_to_send() const {
+    if (requester_.is_attached()) requester_.prepare();
+  }
+  bool peer_measures_pace() const { return responder_.peer_measures_pace(); }
   // See RingResponder: up to `most` requests by the short way, with the acknowledgement that came
-  // along.
-  bool take_small(qp::Responder& responder, qp::SendWindow& window, std::uint32_t most,
-                  const Now& now);
+  // along. How many there were.
+  std::uint32_t take_small(qp::Responder& responder, qp::SendWindow& window, std::uint32_t most,
+                           const Now& now);
   // Whoever has our conduit and is about to call process_vm_writev finds nothing to move.
   void stop_reaching() { responder_.stop_reaching(); }
   // After whatever may have changed has_work().

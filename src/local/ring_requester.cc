@@ -92,7 +92,7 @@ bool RingRequester::send_at_once(const AtOnce& message, const Acknowledged& ackn
   record->epoch = epoch_;
   record->total_length = length;
   record->acknowledged = acknowledged;
-  record->remote_key = 0;
+  record->pace = message.measures_pace ? kMeasuresPace : kNoPace;
   record->immediate = 0;
   record->shared_queue = 0;
   std::uint8_t flags = kFirst | kLast;
@@ -126,7 +126,7 @@ RequestRecord* RingRequester::reserve(std::uint32_t units, const qp::Operation& 
   record->epoch = epoch_;
   record->total_length = static_cast<std::uint32_t>(op.length);
   record->remote_address = op.kind == qp::OpKind::kSend ? 0 : op.remote_address;
-  record->remote_key = op.remote_key.value;
+  record->remote_key = op.kind == qp::OpKind::kSend ? kNoPace : op.remote_key.value;
   record->immediate = op.immediate;
   record->shared_queue = op.shared_queue;
   return record;

@@ -42,6 +42,7 @@ class RingRequester {
     Sge source;  // where `from` lies; without key: it may not be lent
     bool is_solicited = false;
     bool is_first_out = false;  // nothing of ours is outstanding
+    bool measures_pace = false;
   };
   // `acknowledged`: what we have executed for the peer.
   bool send_at_once(const AtOnce& message, const Acknowledged& acknowledged);
@@ -77,6 +78,8 @@ class RingRequester {
   std::uint32_t acknowledged() const { return acknowledged_; }
   // How many operations the peer has executed and said so.
   std::uint64_t done() const { return done_; }
+  // Something will be sent soon.
+  void prepare() const { requests_.prepare(); }
   // What the responder's process should hear since the last call.
   Signal take_signal();
   void close();

@@ -78,11 +78,16 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
          (has_replies || reading_.has_value() || requests_.has_record());
 }
 
-std::optional<Acknowledged> RingResponder::next_small() const {
-  const std::byte* const front = is_plain_ ? requests_.front() : nullptr;
+std::optional<Acknowledged> RingResponder::next_small() {
+  const std::byte* front = is_plain_ ? requests_.front() : nullptr;
   if (!front) return std::nullopt;
-  const auto kind = static_cast<RequestKind>(front[offsetof(RecordHead, kind)]);
-  if (kind != RequestKind::kSend) return std::nullopt;
+  if (static_cast<RequestKind>(front[offsetof(RecordHead, kind)]) != RequestKind::kSend)
+      [[unlikely]] {
+    if (!requests_.pass_filler()) return std::nullopt;
+    front = requests_.front();
+    if (!front || static_cast<RequestKind>(front[offsetof(RecordHead, kind)]) != RequestKind::kSend)
+      return std::nullopt;
+  }
   Acknowledged said;
   std::memcpy(&said, front + offsetof(RequestRecord, acknowledged), sizeof said);
   return said;
@@ -133,6 +138,7 @@ std::optional<std::uint32_t> RingResponder::take_small(qp::Responder& responder)
     done = receive_lent(front, length, arrived, responder);
   }
   if (done == qp::Responder::Small::kNo) return std::nullopt;
+  peer_measures_pace_ = read(offsetof(RequestRecord, pace)) == kMeasuresPace;
   requests_.consume(units);
   if (done == qp::Responder::Small::kDone) {
     executed_ = index + 1;

@@ -42,7 +42,7 @@ class RingResponder {
   // nothing else is under way. What the next request says has been executed where it may be one;
   // that is to be told of first. Then it is taken, so many bytes; none: serve() has to look. And
   // after the last of several the peer is told.
-  std::optional<Acknowledged> next_small() const;
+  std::optional<Acknowledged> next_small();
   std::optional<std::uint32_t> take_small(qp::Responder& responder);
   void small_were_taken();
   // How much was executed, for a record that says so.
@@ -62,6 +62,9 @@ class RingResponder {
   bool is_plain() const { return is_plain_; }
   const std::atomic<std::uint32_t>& next_tag() const { return requests_.next_tag(); }
   std::uint32_t wanted_tag() const { return requests_.wanted_tag(); }
+  std::uint32_t last_lines() const { return requests_.last_lines(); }
+  // As the last small message said.
+  bool peer_measures_pace() const { return peer_measures_pace_; }
   // The peer that took our conduit has left.
   bool is_left() const {
     return conduit_ && conduit_.header().requester_closed.load(std::memory_order_acquire) != 0;
@@ -164,6 +167,7 @@ class RingResponder {
   std::unique_ptr<Relaying> relaying_;    // since the first request for another process
   Signal signal_ = Signal::kNone;
   bool is_plain_ = false;  // nothing is under way, and requests need no choice of a queue
+  bool peer_measures_pace_ = false;
   bool used_ = false;
   bool stalled_ = false;  // until the requester makes room, and rings for it
   bool closed_ = false;   // by us

@@ -29,7 +29,7 @@ class Small : public ::testing::Test {
     return {reinterpret_cast<std::uint64_t>(memory), length, &end == &a ? a_key : b_key};
   }
   // As nic::Qp does it.
-  bool send(End& end, std::uint32_t length) {
+  bool send(End& end, std::uint32_t length, bool measures_pace = false) {
     qp::SendWindow& window = end.pair.window();
     if (!window.is_open()) return false;
     const qp::SmallRequest request{.wr_id = 7, .sge = sge(end, length)};
@@ -37,7 +37,8 @@ class Small : public ::testing::Test {
         end.carrier.send_at_once({.index = window.open_index(),
                                   .from = reinterpret_cast<const std::byte*>(request.sge.address),
                                   .source = request.sge,
-                                  .is_first_out = window.oldest() == window.open_index()});
+                                  .is_first_out = window.oldest() == window.open_index(),
+                                  .measures_pace = measures_pace});
     if (!sent) return false;
     qp::QueuePair::fill(window.open_wqe(), request);
     window.issued_at_once();
@@ -47,7 +48,7 @@ class Small : public ::testing::Test {
     const Sge place = sge(end, length);
     EXPECT_TRUE(end.pair.post_receive(5, {&place, 1}).has_value());
   }
-  bool take(End& end, std::uint32_t most = 1) {
+  std::uint32_t take(End& end, std::uint32_t most = 1) {
     return end.carrier.take_small(end.pair.responder(), end.pair.window(), most, now);
   }
   // The first message in RTS is like any other; the general way sees to the rest.
@@ -90,6 +91,40 @@ TEST_F(Small, ArriveWholeAndOneAtATime) {
     ASSERT_EQ(b.poll().size(), 1u);
     a.turn(now);
     EXPECT_EQ(a.poll().size(), 2u) << "acknowledged";
+  }
+}
+
+TEST_F(Small, TellHowManyTheyWere) {
+  begin();
+  for (int i = 0; i < 5; ++i)
+    receive(b);
+  for (int i = 0; i < 5; ++i)
+    ASSERT_TRUE(send(a, 4));
+  EXPECT_EQ(take(b, 3), 3u);
+  EXPECT_EQ(take(b, 3), 2u);
+  EXPECT_EQ(take(b, 3), 0u);
+}
+
+TEST_F(Small, SayWhetherTheirSenderMeasures) {
+  begin();
+  for (const bool measures : {false, true, false}) {
+    receive(b);
+    ASSERT_TRUE(send(a, 4, measures));
+    ASSERT_TRUE(take(b));
+    EXPECT_EQ(b.carrier.peer_measures_pace(), measures);
+  }
+}
+
+// Records of three units leave a rest of each lap, which a filler takes.
+TEST_F(Small, NoneTakesTheGeneralWayAtTheEndOfALap) {
+  begin();
+  for (std::uint32_t i = 0; i < kRequestUnits; ++i) {
+    receive(b, 128);
+    ASSERT_TRUE(send(a, 100));
+    ASSERT_TRUE(take(b)) << "message " << i;
+    ASSERT_EQ(b.poll().size(), 1u);
+    a.turn(now);
+    ASSERT_EQ(a.poll().size(), 1u);
   }
 }
 

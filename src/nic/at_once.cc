@@ -2,6 +2,7 @@
 // The short way of small messages on one host: what a program posts while nothing stands before it
 // is done, or sent, before ibv_post_send returns, without a work request in the queue. Whatever is
 // unusual takes the general way, which also finds the right error.
+#include "base/ticks.h"
 #include "memory/guarded_copy.h"
 #include "nic/nic_qp.h"
 
@@ -48,10 +49,19 @@ bool Qp::post_at_once(const qp::SmallRequest& request) {
 }
 
 bool Qp::receive_at_once(std::uint32_t most, const Now& now) {
-  if (!ring_ || !ring_->take_small(pair.responder(), pair.window(), most, now)) return false;
+  if (!ring_) return false;
+  if (answer_pace.prepares()) ring_->prepare_to_send();
+  const std::uint32_t taken = ring_->take_small(pair.responder(), pair.window(), most, now);
+  if (taken == 0) return false;
+  answer_pace.came(taken, ring_->peer_measures_pace());
   ring_->ring_if_needed();
   awaits_answer.store(pair.window().has_outstanding(), std::memory_order_relaxed);
   return true;
+}
+
+bool Qp::await_answer() {
+  return answer_pace.await(
+      ticks, [this] { glance.fetch_request(); }, [this] { return glance.has_request(); });
 }
 
 bool Qp::write_at_once(const qp::SmallRequest& request) {
@@ -109,12 +119,14 @@ bool Qp::send_at_once(const qp::SmallRequest& request) {
                                          .from = from,
                                          .source = source,
                                          .is_solicited = (request.flags & queues::kSolicited) != 0,
-                                         .is_first_out = window.oldest() == window.open_index()});
+                                         .is_first_out = window.oldest() == window.open_index(),
+                                         .measures_pace = answer_pace.is_measuring()});
   if (!sent) return false;
   qp::QueuePair::fill(window.open_wqe(), request);
   window.issued_at_once();
   awaits_answer.store(window.has_outstanding(), std::memory_order_relaxed);
   ring_->ring_if_needed();
+  answer_pace.sent(ticks);
   return true;
 }
 

@@ -361,8 +361,13 @@ bool Engine::scan(Patience patience) {
     return false;
   }
   bool found = false;
+  // Who has nothing else to look at waits for a peer that answers at once.
+  const bool waits = patience == Patience::kNone && watched_.size() == 1 &&
+                     watched_.front()->answer_pace.is_due() && !links_.has_receivers() && !wire() &&
+                     !raw();
   for (Qp* qp : watched_) {
-    if (patience == Patience::kNone && !qp->glance.has_news()) continue;
+    const bool is_answered = waits && qp->await_answer();
+    if (patience == Patience::kNone && !is_answered && !qp->glance.has_news()) continue;
     found |= visit(*qp, patience);
   }
   if (links_.has_receivers()) {

@@ -182,6 +182,7 @@ void Qp::end_connection() {
     former_ring_->close();
     former_ring_->ring_if_needed();
     glance.show({});
+    answer_pace.reset();
   }
   wire_.reset();
   if (relay_) relay_->close();

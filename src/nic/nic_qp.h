@@ -9,6 +9,7 @@
 #include <optional>
 
 #include "base/time.h"
+#include "local/answer_pace.h"
 #include "local/datagram.h"
 #include "local/ring_carrier.h"
 #include "nic/links.h"
@@ -118,7 +119,11 @@ class Qp final : qp::QpEvents {
   // What end_connection() left. Nobody may be looking at it any more.
   void drop_former_ring() { former_ring_.reset(); }
 
+  // Without the lock: waits for the answer that is due; true when something came.
+  bool await_answer();
+
   alignas(64) local::Glance glance;
+  local::AnswerPace answer_pace;
   qp::QueuePair pair;
   std::atomic<bool> awaits_answer{false};  // something is on its way; a hint
   std::atomic<bool> has_peer{false};       // since it was made
