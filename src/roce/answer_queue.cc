@@ -21,7 +21,9 @@ void AnswerQueue::add_again(const OwedAnswer& answer) {
   while (place != owed_.end() && place->end() - answer.psn <= 0)
     ++place;
   if (place != owed_.end() && place->psn - answer.psn <= 0 && place->end() == answer.end()) {
+    const bool is_again = answer.is_again && place->is_again;
     *place = answer;
+    place->is_again = is_again;
     return;
   }
   if (owed_.size() < most_ + kAgainMost) owed_.insert(place, answer);

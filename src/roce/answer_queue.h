@@ -43,7 +43,8 @@ class AnswerQueue {
   // False: more than the peer may have with us at a time.
   bool add(const OwedAnswer& answer);
   // Asked for again. Instead of the one that it repeats, or the rest of which it asks for; else
-  // before those that come later. Dropped when there is no room.
+  // before those that come later. Dropped when there is no room. What nobody can have had whole is
+  // not again: the peer waits for it.
   void add_again(const OwedAnswer& answer);
 
  private:

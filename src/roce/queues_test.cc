@@ -101,7 +101,23 @@ TEST(AnswerQueue, RestartsWhatIsAskedForAgain) {
   EXPECT_EQ(starts(queue), (std::vector<std::uint32_t>{15, 14, 20}));
   queue.add_again({.psn = Psn(3), .packets = 1, .is_again = true});
   EXPECT_EQ(queue.front().psn, Psn(3));
-  EXPECT_TRUE(queue.add({.psn = Psn(25), .packets = 5}));  // repetitions do not count
+  EXPECT_FALSE(queue.add({.psn = Psn(25), .packets = 5})) << "14 was not answered whole";
+  while (queue.front().psn != Psn(20))
+    queue.pop();
+  queue.add_again({.psn = Psn(3), .packets = 1, .is_again = true});
+  EXPECT_TRUE(queue.add({.psn = Psn(25), .packets = 5})) << "repetitions do not count";
+}
+
+TEST(AnswerQueue, WhatWasNotAnsweredWholeIsNotAgain) {
+  AnswerQueue queue(2);
+  EXPECT_TRUE(queue.add({.psn = Psn(10), .packets = 10}));
+  queue.front().done = 9;
+  queue.add_again({.psn = Psn(10), .packets = 10, .is_again = true});
+  EXPECT_FALSE(queue.front().is_again);
+  queue.add_again({.psn = Psn(5), .packets = 2, .is_again = true});
+  EXPECT_TRUE(queue.front().is_again);
+  queue.add_again({.psn = Psn(6), .packets = 1, .is_again = true});
+  EXPECT_TRUE(queue.front().is_again);
 }
 
 TEST(AnswerQueue, HasALimitForRepetitionsToo) {

@@ -134,6 +134,21 @@ TEST_F(WireRelayAsked, WhatIsAskedForAgainTooLateIsNothingToTheTarget) {
   EXPECT_TRUE(far().events.empty());
 }
 
+// It asks again because it got nothing: it waits for the READ, which fails as if asked for once.
+TEST_F(WireRelayAsked, WhatIsAskedForAgainBeforeItsAnswerMayBeRefused) {
+  relay.regions.remove(relay.region);
+  read(0, 1000);
+  run();
+  ASSERT_EQ(relay.outstanding(), 1u);
+  read(0, 1000);
+  run();
+  relay.let(1);
+  run();
+  EXPECT_EQ(far().rc().responder().counters().gone, 0u);
+  EXPECT_EQ(far().rc().responder().counters().refused, 1u);
+  EXPECT_EQ(far().pair.state(), qp::QpState::kError);
+}
+
 // The message behind it was not executed either, and is not lost.
 TEST_F(WireRelayAsked, AMessageBehindItComesAgain) {
   read(0, 1000);
