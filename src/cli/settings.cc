@@ -21,7 +21,8 @@ constexpr Setting kSettings[] = {
      "--adopt", "WHEN", false},
     {"VERBENA_AGREE", "auto",
      "never: reliable connections by the wire do not ask whether the peer is Verbena; auto: they "
-     "do, in reserved bits that others ignore, and then repeat only what is lost",
+     "do, in reserved bits that others ignore, and then repeat only what is lost, and take "
+     "acknowledgements along",
      "--agree", "WHEN", false},
     {"VERBENA_CONNECT_SECONDS", "300",
      "how long rdma_connect waits for an answer, however often the peer asks for time", nullptr,

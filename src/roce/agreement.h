@@ -19,11 +19,13 @@
 namespace verbena::roce {
 
 // Seven bits; never 0 and never all ones. Another meaning of what follows is another set.
-inline constexpr std::uint8_t kRequestMark = 0x56;
-inline constexpr std::uint8_t kResponseMark = 0x29;
+inline constexpr std::uint8_t kRequestMark = 0x35;
+inline constexpr std::uint8_t kResponseMark = 0x4A;
+// Of a request that takes an acknowledgement along (piggyback.h).
+inline constexpr std::uint8_t kPiggybackMark = 0x39;
 // Of a NAK, sequence error, that names a gap: it acknowledges nothing, and its MSN is the number of
 // packets that are missing.
-inline constexpr std::uint8_t kGapMark = 0x2C;
+inline constexpr std::uint8_t kGapMark = 0x4D;
 
 // Who marks keeps what comes so far ahead of a gap, and sends no further.
 inline constexpr std::uint32_t kAgreedSpan = 256;
@@ -63,7 +65,8 @@ class Agreement {
   static constexpr unsigned kQuestions = 4;
 
   static bool is_marked(const wire::Packet& packet) {
-    if (!packet.shape->is_response) return packet.mark == kRequestMark;
+    if (!packet.shape->is_response)
+      return packet.mark == kRequestMark || packet.mark == kPiggybackMark;
     return packet.mark == kResponseMark || packet.mark == kGapMark;
   }
 

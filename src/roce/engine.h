@@ -46,7 +46,8 @@ struct EngineCounters {
   std::uint64_t other_pkey = 0;
   std::uint64_t notifications = 0;       // CNPs that came
   std::uint64_t notifications_sent = 0;  //
-  std::uint64_t dropped = 0;             // unreliable: gaps, what had no receive, was refused
+  // Unreliable: gaps, what had no receive, was refused. Reliable: a mark that says what is not so.
+  std::uint64_t dropped = 0;
 };
 
 class Engine : public qp::Carrier {

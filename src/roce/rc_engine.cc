@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "roce/admission.h"
+#include "roce/piggyback.h"
 
 namespace verbena::roce {
 
@@ -22,8 +23,8 @@ RcEngine::RcEngine(const Settings& settings, Wire& wire, Congestion* congestion,
       congestion_(congestion),
       when_agreed_(when_agreed),
       agreement_(first_state(settings)),
-      requester_(settings, wire, congestion, agreement_),
       responder_(settings, wire, agreement_),
+      requester_(settings, wire, congestion, agreement_, responder_),
       notifier_(settings_, wire) {
   if (agreement_.is_agreed()) agree();
 }
@@ -45,11 +46,29 @@ void RcEngine::receive(const wire::Packet& packet, const Arrival& arrival, qp::S
   }
   notifier_.arrived(arrival, counters_, now);
   const bool is_response = packet.shape->is_response;
+  if (!is_response && packet.mark == kPiggybackMark)
+    return receive_together(packet, window, responder, now);
+  // A request that a stranger made up has to hit the one PSN that is next, as for anything else.
   const bool belongs =
       is_response ? requester_.expects(packet.psn) : responder_.expects(packet.psn);
   if (belongs && agreement_.arrived(packet)) agree();
   if (is_response) return requester_.receive(packet, window, now);
   responder_.receive(packet, responder, now);
+}
+
+// The message first: a program waits for it.
+void RcEngine::receive_together(const wire::Packet& packet, qp::SendWindow& window,
+                                qp::Responder& responder, const Now& now) {
+  const std::optional<Together> both = take_apart(packet);
+  if (both && responder_.expects(packet.psn) && agreement_.arrived(packet)) agree();
+  // To others these bits mean nothing.
+  if (!agreement_.is_agreed()) return responder_.receive(packet, responder, now);
+  if (!both) {
+    ++counters_.dropped;
+    return;
+  }
+  responder_.receive(both->request, responder, now);
+  requester_.receive(both->acknowledge, window, now);
 }
 
 // A stranger's mistakes end nothing, no more than what else a stranger sends.

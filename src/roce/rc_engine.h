@@ -44,13 +44,16 @@ class RcEngine final : public Engine {
 
  private:
   void agree();
+  // Of a request that takes an acknowledgement along, or says so.
+  void receive_together(const wire::Packet& packet, qp::SendWindow& window,
+                        qp::Responder& responder, const Now& now);
 
   Settings settings_;
   Congestion* congestion_;
   Congestion* when_agreed_;
   Agreement agreement_;
-  Requester requester_;
   RcResponder responder_;
+  Requester requester_;
   Notifier notifier_;
   EngineCounters counters_;
 };

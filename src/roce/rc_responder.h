@@ -30,6 +30,7 @@
 #include "roce/agreement.h"
 #include "roce/answer_queue.h"
 #include "roce/assembly.h"
+#include "roce/piggyback.h"
 #include "roce/reorder_buffer.h"
 #include "roce/repairs.h"
 #include "roce/settings.h"
@@ -48,7 +49,7 @@ struct ResponderCounters {
   std::uint64_t gone = 0;  // READs that came again, and what they ask for is not there any more
 };
 
-class RcResponder {
+class RcResponder final : public Owing {
  public:
   RcResponder(const Settings& settings, Wire& wire, Agreement& agreement);
 
@@ -59,11 +60,11 @@ class RcResponder {
   bool serve(qp::Responder& responder, qp::Budget& budget, const Now& now);
   Instant next_deadline() const { return gap_at_; }  // or never
   const ResponderCounters& counters() const { return counters_; }
-  // Whether a request with this PSN is near what is expected.
-  bool expects(Psn psn) const {
-    const std::int32_t distance = psn - expected_;
-    return distance > -kNear && distance < kNear;
-  }
+
+  std::optional<Piggyback> owed() const override;
+  void went_along() override;
+  // Whether a request with this PSN is the next one.
+  bool expects(Psn psn) const { return psn == expected_; }
 
  private:
   // A requester that does not ask is acknowledged after so many packets (9.7.5.1.1 lets us).

@@ -198,6 +198,18 @@ RcResponder::Progress RcResponder::send_acknowledge() {
   return Progress::kDone;
 }
 
+// Not before answers, which acknowledge what is before them.
+std::optional<Piggyback> RcResponder::owed() const {
+  if (!ack_due_ || refusal_ || !answers_.is_empty() || !gaps_.is_empty()) return std::nullopt;
+  return Piggyback{.psn = acknowledged_upto().previous(), .msn = acknowledged_msn()};
+}
+
+void RcResponder::went_along() {
+  ++counters_.acks;
+  ack_due_ = false;
+  unacknowledged_ = 0;
+}
+
 Wire::Sent RcResponder::transmit_acknowledge(Psn psn, Syndrome syndrome) {
   Outgoing packet{.head = head_of(Code::kAcknowledge, psn)};
   packet.head.syndrome = syndrome;

@@ -15,11 +15,12 @@ constexpr std::uint32_t kTrainsInFlight = 4;
 }  // namespace
 
 Requester::Requester(const Settings& settings, Wire& wire, Congestion* congestion,
-                     Agreement& agreement)
+                     Agreement& agreement, Owing& owing)
     : settings_(settings),
       wire_(wire),
       congestion_(congestion),
       agreement_(agreement),
+      owing_(owing),
       line_(settings.operations_max) {
   set_in_flight(settings.in_flight);
 }

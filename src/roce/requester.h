@@ -29,6 +29,7 @@
 #include "roce/agreement.h"
 #include "roce/congestion.h"
 #include "roce/flight_line.h"
+#include "roce/piggyback.h"
 #include "roce/psn_set.h"
 #include "roce/read_quota.h"
 #include "roce/repairs.h"
@@ -50,7 +51,9 @@ struct RequesterCounters {
 
 class Requester {
  public:
-  Requester(const Settings& settings, Wire& wire, Congestion* congestion, Agreement& agreement);
+  // What `owing` owes may go along with what is sent.
+  Requester(const Settings& settings, Wire& wire, Congestion* congestion, Agreement& agreement,
+            Owing& owing);
 
   // RTS, or changed attributes.
   void start(const qp::QpAttributes& attributes);
@@ -100,6 +103,8 @@ class Requester {
   bool send_run(const Step& step, qp::SendWindow& window, qp::Budget& budget, const Now& now);
   std::uint32_t run_of(const Flight& flight, const Step& step, const qp::Budget& budget) const;
   std::uint32_t asks_every() const;
+  std::optional<Piggyback> goes_along(const Flight& flight, const qp::Operation& op,
+                                      const qp::SendWindow& window) const;
   Wire::Sent send_data(const Flight& flight, Psn psn, bool asks, qp::SendWindow& window);
   Wire::Sent send_request(const Flight& flight, Psn psn, std::uint32_t count,
                           qp::SendWindow& window);
@@ -144,6 +149,7 @@ class Requester {
   Wire& wire_;
   Congestion* congestion_;
   Agreement& agreement_;
+  Owing& owing_;
   InFlight most_;
   std::uint32_t train_left_ = 0;  // packets that leave with the last one, if there are as many
   bool has_left_ = false;         // something new, in this turn

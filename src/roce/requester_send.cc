@@ -301,10 +301,31 @@ Wire::Sent Requester::send_data(const Flight& flight, Psn psn, bool asks, qp::Se
   const std::uint64_t offset = bytes_at(flight, psn) - flight.before;
   packet.payload_bytes =
       static_cast<std::size_t>(bytes_at(flight, psn.next()) - flight.before - offset);
+  const std::optional<Piggyback> along = goes_along(flight, op, window);
+  if (along) {
+    packet.head.mark = kPiggybackMark;
+    packet.payload_bytes += kPiggybackBytes;
+  }
   const qp::OpIndex index = flight.index;
-  return wire_.transmit(packet, settings_.path, [&](std::span<std::byte> to) {
-    return window.gather(index, offset, to).has_value();
+  const auto outcome = wire_.transmit(packet, settings_.path, [&](std::span<std::byte> to) {
+    if (along) {
+      encode(*along, to.last<kPiggybackBytes>());
+      to = to.first(to.size() - kPiggybackBytes);
+    }
+    return to.empty() || window.gather(index, offset, to).has_value();
   });
+  if (along && outcome == Wire::Sent::kSent) owing_.went_along();
+  return outcome;
+}
+
+// Where a packet by itself would be half of the work. Of more messages it ends the train, which a
+// longer one at its begin would cut: all but the last packet of a train have one length.
+std::optional<Piggyback> Requester::goes_along(const Flight& flight, const Operation& op,
+                                               const qp::SendWindow& window) const {
+  const bool is_possible = agreement_.is_agreed() && op.kind == OpKind::kSend &&
+                           flight.packets == 1 && window.waiting() <= 1 &&
+                           flight.length + kPiggybackBytes <= settings_.path_mtu;
+  return is_possible ? owing_.owed() : std::nullopt;
 }
 
 // What is answered by itself: a READ of `count` packets from here on, or an operation of one

@@ -6,6 +6,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <span>
 #include <vector>
@@ -13,6 +14,7 @@
 #include "base/assert.h"
 #include "base/test_input.h"
 #include "qp/tag_matcher.h"
+#include "roce/agreement.h"
 #include "roce/test_world.h"
 
 namespace verbena::roce {
@@ -88,6 +90,7 @@ class AttackRun {
       options.reorder_patience = Duration::microseconds(3);
       options.selective = (how & 4) != 0;
     }
+    options.issues_first = (how & 8) != 0;
     return options;
   }
   EndOptions of_peer() const {
@@ -124,6 +127,11 @@ class AttackRun {
     }
   }
 
+  static std::uint8_t mark_of(std::uint8_t byte) {
+    constexpr std::array kMarks = {kRequestMark, kResponseMark, kGapMark, kPiggybackMark};
+    return (byte & 0x80) != 0 ? kMarks[byte % kMarks.size()] : byte;
+  }
+
   // -- packets that nobody sent
   void invent() {
     wire::Head head;
@@ -140,7 +148,7 @@ class AttackRun {
     head.ack_request = (how & 1) != 0;
     head.is_solicited = (how & 2) != 0;
     head.becn = how == 0xFF;
-    head.mark = (how & 0x0C) == 0x0C ? input_.take() & 0x7F : 0;
+    head.mark = (how & 0x0C) == 0x0C ? mark_of(input_.take()) : 0;
     head.remote_key = key();
     head.invalidate_key = head.remote_key;
     head.remote_address = address(how >> 4);

@@ -43,6 +43,7 @@ struct EndOptions {
   Duration reorder_patience{};
   bool selective = false;
   bool asks_for_agreement = false;
+  bool issues_first = false;  // as NICs do: what is owed may go along
   std::function<std::unique_ptr<Congestion>()> congestion = [] { return nullptr; };
   std::function<std::unique_ptr<Congestion>()> when_agreed = [] { return nullptr; };
 };
@@ -162,8 +163,9 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
     qp::Budget requests;
     qp::Budget sends;
     engine->collect(pair.window(), answers, link_.now);
+    if (options_.issues_first) engine->issue(pair.window(), sends, link_.now);
     const bool more = engine->serve(pair.responder(), requests, link_.now);
-    engine->issue(pair.window(), sends, link_.now);
+    if (!options_.issues_first) engine->issue(pair.window(), sends, link_.now);
     return !had_no_room && (more || sends.spent());
   }
   Instant wake_at() const {

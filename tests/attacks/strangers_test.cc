@@ -6,6 +6,8 @@
 #include <algorithm>
 
 #include "base/test_seed.h"
+#include "roce/agreement.h"
+#include "roce/piggyback.h"
 #include "roce/test_world.h"
 
 namespace verbena::roce {
@@ -122,6 +124,40 @@ TEST_F(Strangers, MustHitOnePacketSequenceNumber) {
   EXPECT_TRUE(is_untouched());
   give({.psn = expected});
   EXPECT_FALSE(is_untouched()) << "the right one is executed";
+}
+
+// Nor does a mark make anybody take the peer for one of ours: what we would send then, a standard
+// one does not understand.
+TEST(StrangersWithMarks, MustHitOnePacketSequenceNumberToAgree) {
+  TestWorld world(EndOptions{.reorder_packets = roce::kAgreedSpan, .asks_for_agreement = true});
+  TestEnd& victim = world.far();
+  world.link.tap = [](int, const wire::Packet&) { return false; };
+  std::array<std::byte, roce::kPiggybackBytes> payload{};
+  roce::encode({}, payload);
+  const wire::Psn expected(0xFFFFF0);
+  for (const std::uint8_t mark : {roce::kRequestMark, roce::kPiggybackMark}) {
+    wire::Packet packet;
+    packet.opcode = wire::Opcode::of(wire::Service::kRc, wire::Code::kSendOnly);
+    packet.shape = &wire::shape_of(packet.opcode);
+    packet.payload = payload;
+    packet.mark = mark;
+    for (std::uint32_t ahead = 0; ahead < 8192; ++ahead) {
+      packet.psn = expected + ahead - 4096u;
+      if (packet.psn == expected) continue;
+      victim.give(packet, victim.from_peer());
+      ASSERT_FALSE(victim.engine->has_agreed()) << "psn " << packet.psn.value();
+    }
+  }
+  // A mark that says what is not so counts for nothing.
+  payload.fill(std::byte{0xFF});
+  wire::Packet last;
+  last.opcode = wire::Opcode::of(wire::Service::kRc, wire::Code::kSendOnly);
+  last.shape = &wire::shape_of(last.opcode);
+  last.payload = payload;
+  last.mark = roce::kPiggybackMark;
+  last.psn = expected;
+  victim.give(last, victim.from_peer());
+  EXPECT_FALSE(victim.engine->has_agreed());
 }
 
 // Each wrong key costs the connection: regions are not to be found by trying.

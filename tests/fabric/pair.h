@@ -102,6 +102,7 @@ class Pair final : public qp::QpEvents, public roce::Wire, public roce::Paths {
   std::vector<qp::QpEvent> events_;
   std::optional<Instant> wake_;
   bool had_no_room_ = false;
+  unsigned turns_ = 0;
   bool is_lost_ = false;
   bool told_to_stop_ = false;
   bool tells_packet_ = false;

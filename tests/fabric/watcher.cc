@@ -22,9 +22,47 @@ constexpr std::size_t kNear = 1 << 16;
 
 // docs/decisions/0012: between ends that agreed, a NAK with this mark in its reserved bits names a
 // gap, acknowledges nothing, and has the number of missing packets for an MSN.
-constexpr std::uint8_t kGapMark = 0x2C;
+constexpr std::uint8_t kGapMark = 0x4D;
 bool names_gap(const Packet& packet) {
   return packet.mark == kGapMark && packet.syndrome.kind() == AethKind::kNak;
+}
+
+// docs/decisions/0030: a SEND with this mark ends with an ACK: a zero, its PSN, its AETH.
+constexpr std::uint8_t kPiggybackMark = 0x39;
+constexpr std::uint8_t kAgreedMark = 0x35;
+struct Apart {
+  Packet request;
+  Packet acknowledge;
+};
+constexpr std::size_t kPiggybackBytes = 8;
+bool takes_along(const Packet& packet) {
+  return packet.mark == kPiggybackMark && !packet.shape->is_response;
+}
+bool has_acknowledge(const Packet& packet) {
+  const OpcodeShape& shape = *packet.shape;
+  const bool is_whole = shape.starts_message() && shape.ends_message();
+  if (shape.kind != Kind::kSend || !is_whole || packet.payload.size() < kPiggybackBytes)
+    return false;
+  const auto bytes = packet.payload.last(kPiggybackBytes);
+  return bytes[0] == std::byte{0} && (bytes[4] >> 5) == std::byte{0};
+}
+Apart apart(const Packet& both) {
+  const auto at = [bytes = both.payload.last(kPiggybackBytes)](std::size_t i) {
+    return std::to_integer<std::uint32_t>(bytes[i]);
+  };
+  Apart made{.request = both, .acknowledge = {}};
+  made.request.mark = kAgreedMark;
+  made.request.payload = both.payload.first(both.payload.size() - kPiggybackBytes);
+  Packet& acknowledge = made.acknowledge;
+  acknowledge.opcode = wire::Opcode::of(both.opcode.service(), wire::Code::kAcknowledge);
+  acknowledge.shape = &wire::shape_of(acknowledge.opcode);
+  acknowledge.pkey = both.pkey;
+  acknowledge.mark = kAgreedMark;
+  acknowledge.dest_qp = both.dest_qp;
+  acknowledge.psn = wire::Psn(at(1) << 16 | at(2) << 8 | at(3));
+  acknowledge.syndrome = wire::Syndrome(static_cast<std::uint8_t>(at(4)));
+  acknowledge.msn = wire::Msn(at(5) << 16 | at(6) << 8 | at(7));
+  return made;
 }
 
 std::uint64_t mix(std::uint64_t digest, std::uint64_t value) {
@@ -405,6 +443,14 @@ void Watcher::sent(const Packet& packet) {
   if (is_tracing) trace("sent to", packet);
   const auto found = ends_.find(packet.dest_qp);
   if (found == ends_.end()) return failures_.add("on the wire: a packet for no queue pair");
+  if (takes_along(packet)) {
+    const bool fits = found->second.requests->has_room_for(packet.payload.size());
+    if (!fits || !has_acknowledge(packet))
+      return failures_.add("on the wire: a SEND that takes no ACK along, and says so");
+    const Apart both = apart(packet);
+    sent(both.request);
+    return sent(both.acknowledge);
+  }
   if (packet.shape->deth) return;
   const bool is_answer =
       packet.shape->is_response || packet.shape->kind == Kind::kCongestionNotification;
@@ -416,6 +462,11 @@ void Watcher::sent(const Packet& packet) {
 
 void Watcher::delivered(const Packet& packet, bool is_marked) {
   if (is_tracing) trace("taken by", packet);
+  if (takes_along(packet) && has_acknowledge(packet)) {
+    const Apart both = apart(packet);
+    delivered(both.request, is_marked);
+    return delivered(both.acknowledge, false);
+  }
   const auto found = ends_.find(packet.dest_qp);
   if (found == ends_.end() || packet.shape->deth) return;
   if (packet.shape->is_response || packet.shape->kind == Kind::kCongestionNotification) {

@@ -82,6 +82,7 @@ class Direction {
  public:
   Direction(const Connection& connection, sim::Failures& failures, WireCoverage& coverage)
       : connection_(connection), failures_(failures), coverage_(coverage) {}
+  bool has_room_for(std::size_t payload) const { return payload <= connection_.path_mtu; }
 
   void request_sent(const wire::Packet& packet);
   void request_delivered(const wire::Packet& packet, bool is_marked);

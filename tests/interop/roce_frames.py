@@ -49,10 +49,13 @@ KINDS = {RC: set(OPERATIONS), UC: set(range(12)), UD: {4, 5}, XRC: set(OPERATION
 NAK_CODES = range(5)
 # What one of ours may ask in the reserved bits beside AckReq, in so many packets of a connection
 # with a stranger: docs/decisions/0012-agreeing-in-reserved-bits.md.
-MARKS = {0x56: "a request", 0x29: "a response"}
+MARKS = {0x35: "a request", 0x4A: "a response"}
 MARKED_MOST = 4
 # Two of ours mark everything, and a NAK with this names a gap.
-GAP_MARK = 0x2C
+GAP_MARK = 0x4D
+# And a SEND with this has an ACK behind its payload: a zero, the PSN, the AETH (decision 30).
+PIGGYBACK_MARK = 0x39
+AGREED_MARKS = (GAP_MARK, PIGGYBACK_MARK)
 
 
 class Malformed(Exception):
@@ -145,7 +148,7 @@ class Frame:
         demand(pkey & 0x7FFF, "the P_Key is not a valid one")
         demand(queue >> 24 & 0x3F == 0, "reserved bits beside FECN and BECN are set")
         self.mark = sequence >> 24 & 0x7F
-        demand(self.mark == 0 or self.mark in MARKS or self.mark == GAP_MARK,
+        demand(self.mark == 0 or self.mark in MARKS or self.mark in AGREED_MARKS,
                "reserved bits beside AckReq are set")
         self.opcode = opcode
         self.pad = flags >> 4 & 3
@@ -154,7 +157,7 @@ class Frame:
 
     def extensions(self):
         if self.opcode == CNP:
-            self.name, kinds = "CNP", ""
+            self.name, kinds, self.payload = "CNP", "", b""
             demand(len(self.packet) == 12 + 16 and not any(self.packet[12:]), "a CNP is 16 zeros")
             return
         self.name, kinds = OPERATIONS[self.operation]
@@ -247,10 +250,15 @@ class Flows:
         if frame.mark:
             self.marked[frame.source, frame.queue] += 1
             few = self.marked[frame.source, frame.queue] <= MARKED_MOST
-            demand(self.among_ours or few and frame.mark != GAP_MARK,
+            demand(self.among_ours or few and frame.mark not in AGREED_MARKS,
                    f"{frame.name}: reserved bits beside AckReq are still set")
             demand(frame.mark != GAP_MARK or frame.name.endswith("NAK_0"),
                    f"{frame.name}: names a gap")
+            along = frame.payload[-8:]
+            demand(frame.mark != PIGGYBACK_MARK or
+                   frame.name.startswith(("RC_SEND_ONLY", "XRC_SEND_ONLY")) and
+                   len(along) == 8 and along[0] == 0 and along[4] >> 5 == 0,
+                   f"{frame.name}: takes no ACK along")
         demand(not (self.among_ours and frame.is_empty_end()), f"{frame.name}: no READ ends so")
         key = (frame.source, frame.destination, frame.queue, frame.operation in range(13, 17))
         if frame.name.endswith("_ONLY") or "_ONLY_" in frame.name:
