@@ -19,9 +19,18 @@ enum class Lines : std::uint8_t {
 std::optional<std::vector<std::uint64_t>> line_rounds(Lines lines, int core, int other_core,
                                                       std::uint64_t rounds);
 
+// How two processes play with packets.
+enum class Packets : std::uint8_t {
+  kPlain,  // one, from a connected socket to another
+  // As RoCEv2 needs it with any peer: one socket for all peers, which hears whom a packet is for
+  // and how it was marked, and each message takes the acknowledgement of the last one along
+  // (UDP_SEGMENT).
+  kTrain,
+};
+
 // The same by UDP over the loopback interface, in packets as long as a SEND of 2 bytes over RoCEv2:
 // both processes look for packets all the time.
-std::optional<std::vector<std::uint64_t>> udp_rounds(int core, int other_core,
+std::optional<std::vector<std::uint64_t>> udp_rounds(Packets packets, int core, int other_core,
                                                      std::uint64_t rounds);
 
 // The ticks that `times` copies of `size` bytes take, always from the same place to the same place,

@@ -5,6 +5,7 @@
 //   bench_limits line CORE OTHER-CORE ROUNDS      a cache line that both write, one way
 //   bench_limits two-lines CORE OTHER-CORE ROUNDS a line for each direction
 //   bench_limits udp CORE OTHER-CORE ROUNDS       a packet by UDP over loopback, both spinning
+//   bench_limits udp-train CORE OTHER-CORE ROUNDS the same as RoCEv2 needs it
 //   bench_limits copy SIZE TIMES                  memcpy, on the core that it was started on
 //
 // Prints lines of a name and a number.
@@ -84,6 +85,12 @@ int line(Lines lines, std::span<const std::string_view> words) {
   });
 }
 
+int udp(Packets packets, std::span<const std::string_view> words) {
+  return rounds_between_cores(words, [packets](int core, int other, std::uint64_t rounds) {
+    return udp_rounds(packets, core, other, rounds);
+  });
+}
+
 int copy(std::span<const std::string_view> words) {
   const auto size = number(words[0], 1, kMaxSize);
   const auto times = number(words[1], 1, kMaxTimes);
@@ -114,14 +121,17 @@ int run(std::span<const std::string_view> words) {
     return line(Lines::kTwo, words.subspan(1));
   }
   if (what == "udp" && words.size() == 4) {
-    return rounds_between_cores(words.subspan(1), udp_rounds);
+    return udp(Packets::kPlain, words.subspan(1));
+  }
+  if (what == "udp-train" && words.size() == 4) {
+    return udp(Packets::kTrain, words.subspan(1));
   }
   if (what == "copy" && words.size() == 3) {
     return copy(words.subspan(1));
   }
   std::fprintf(stderr,
                "bench_limits ticks | copy SIZE TIMES"
-               " | {line | two-lines | udp} CORE OTHER-CORE ROUNDS\n");
+               " | {line | two-lines | udp | udp-train} CORE OTHER-CORE ROUNDS\n");
   return 2;
 }
 

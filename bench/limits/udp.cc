@@ -1,14 +1,18 @@
 // SPDX-License-Identifier: MIT
 #include <endian.h>
 #include <netinet/in.h>
+#include <netinet/udp.h>
 #include <signal.h>
 #include <sys/prctl.h>
 #include <sys/socket.h>
+#include <sys/uio.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <array>
 #include <cerrno>
+#include <cstring>
+#include <span>
 
 #include "limits/limits.h"
 #include "limits/ticks.h"
@@ -16,20 +20,40 @@
 namespace verbena::bench {
 namespace {
 
-// What a SEND of 2 bytes is as RoCEv2: a BTH of 12 bytes, payload padded to 4, an ICRC.
-using Packet = std::array<char, 20>;
+// What a SEND of 2 bytes is as RoCEv2: a BTH of 12 bytes, payload padded to 4, an ICRC. An
+// acknowledgement is as long.
+constexpr std::uint16_t kPacket = 20;
+constexpr std::size_t kPacketsMost = 2;
+
+msghdr message_of(sockaddr_in& peer, iovec& piece, std::span<char> control) {
+  msghdr message{};
+  message.msg_name = &peer;
+  message.msg_namelen = sizeof peer;
+  message.msg_iov = &piece;
+  message.msg_iovlen = 1;
+  message.msg_control = control.data();
+  message.msg_controllen = control.size();
+  return message;
+}
 
 struct Player {
+  const Packets packets;
   int socket = -1;
   sockaddr_in address{};
+  sockaddr_in other{};
 
-  Player() : socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
+  explicit Player(Packets kind)
+      : packets(kind), socket(::socket(AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0)) {
     address.sin_family = AF_INET;
     address.sin_addr.s_addr = htobe32(INADDR_LOOPBACK);
     socklen_t length = sizeof address;
     auto* const place = reinterpret_cast<sockaddr*>(&address);
-    if (socket < 0 || bind(socket, place, length) != 0 ||
-        getsockname(socket, place, &length) != 0) {
+    const bool is_ready =
+        socket >= 0 && bind(socket, place, length) == 0 &&
+        getsockname(socket, place, &length) == 0 &&
+        (packets == Packets::kPlain ||
+         (set(IPPROTO_IP, IP_PKTINFO) && set(IPPROTO_IP, IP_RECVTOS) && set(IPPROTO_UDP, UDP_GRO)));
+    if (!is_ready) {
       close(socket);
       socket = -1;
     }
@@ -38,25 +62,49 @@ struct Player {
   Player(const Player&) = delete;
   Player& operator=(const Player&) = delete;
 
-  bool plays_with(const Player& other) {
-    const auto* const place = reinterpret_cast<const sockaddr*>(&other.address);
-    return socket >= 0 && other.socket >= 0 && connect(socket, place, sizeof other.address) == 0;
+  bool plays_with(const Player& with) {
+    other = with.address;
+    if (socket < 0 || with.socket < 0) return false;
+    const auto* const place = reinterpret_cast<const sockaddr*>(&other);
+    return packets == Packets::kTrain || connect(socket, place, sizeof other) == 0;
   }
   bool serve() {
-    const Packet packet{};
-    return send(socket, packet.data(), packet.size(), 0) == ssize_t{packet.size()};
+    std::array<char, kPacketsMost * kPacket> bytes{};
+    if (packets == Packets::kPlain) return send(socket, bytes.data(), kPacket, 0) == kPacket;
+    alignas(cmsghdr) std::array<char, CMSG_SPACE(sizeof kPacket)> control{};
+    iovec piece{bytes.data(), bytes.size()};
+    const msghdr message = message_of(other, piece, control);
+    cmsghdr* const size = CMSG_FIRSTHDR(&message);
+    *size = {CMSG_LEN(sizeof kPacket), IPPROTO_UDP, UDP_SEGMENT};
+    std::memcpy(CMSG_DATA(size), &kPacket, sizeof kPacket);
+    return sendmsg(socket, &message, 0) == ssize_t{bytes.size()};
   }
   // Spins until a packet has come; false when the other player has gone.
   bool await(pid_t player) {
-    Packet packet;
     for (std::uint64_t looks = 1;; ++looks) {
-      if (recv(socket, packet.data(), packet.size(), MSG_DONTWAIT) >= 0) return true;
+      if (receive()) return true;
       constexpr std::uint64_t kBetweenChecks = std::uint64_t{1} << 20;
       if (errno != EAGAIN) return false;
       if (looks % kBetweenChecks == 0 && player != 0 && waitpid(player, nullptr, WNOHANG) != 0) {
         return false;
       }
     }
+  }
+
+ private:
+  bool set(int level, int name) const {
+    const int on = 1;
+    return setsockopt(socket, level, name, &on, sizeof on) == 0;
+  }
+  bool receive() const {
+    std::array<char, kPacketsMost * kPacket> bytes;
+    if (packets == Packets::kPlain)
+      return recv(socket, bytes.data(), bytes.size(), MSG_DONTWAIT) >= 0;
+    alignas(cmsghdr) std::array<char, 256> control;
+    sockaddr_in from;
+    iovec piece{bytes.data(), bytes.size()};
+    msghdr message = message_of(from, piece, control);
+    return recvmsg(socket, &message, MSG_DONTWAIT) >= 0;
   }
 };
 
@@ -73,10 +121,10 @@ struct Player {
 
 }  // namespace
 
-std::optional<std::vector<std::uint64_t>> udp_rounds(int core, int other_core,
+std::optional<std::vector<std::uint64_t>> udp_rounds(Packets packets, int core, int other_core,
                                                      std::uint64_t rounds) {
-  Player first;
-  Player second;
+  Player first(packets);
+  Player second(packets);
   if (!first.plays_with(second) || !second.plays_with(first) || !pin(core)) {
     return std::nullopt;
   }
