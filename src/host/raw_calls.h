@@ -64,6 +64,9 @@ inline int peer_credentials(int fd, ucred& who) {
   socklen_t size = sizeof who;
   return static_cast<int>(syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &who, &size));
 }
+inline ssize_t send_to(int fd, const iovec& piece, int flags, const void* name, socklen_t size) {
+  return syscall(SYS_sendto, fd, piece.iov_base, piece.iov_len, flags, name, size);
+}
 inline ssize_t sendmsg(int fd, const msghdr& message, int flags) {
   return syscall(SYS_sendmsg, fd, &message, flags);
 }

@@ -3,13 +3,17 @@
 
 #include <linux/udp.h>
 
+#include <cerrno>
 #include <cstring>
 
 #include "base/assert.h"
+#include "host/raw_calls.h"
 #include "port/udp_socket.h"
 #include "wire/ip.h"
 
 namespace verbena::port {
+
+namespace raw = host::raw;
 
 template <class T>
 void UdpMessage::add(int level, int type, const T& value) {
@@ -71,6 +75,16 @@ void UdpMessage::set(const Train& train, std::span<const std::byte> bytes, std::
   if (bytes.size() > train.segment_size) {
     add(IPPROTO_UDP, UDP_SEGMENT, static_cast<std::uint16_t>(train.segment_size));
   }
+}
+
+// Where there is nothing to say but where it goes, the kernel need not read what describes the
+// call, which costs it 100 ns. A filter may know the other call only.
+ssize_t UdpMessage::send(int fd, int flags) const {
+  if (header_.msg_controllen == 0) {
+    const ssize_t sent = raw::send_to(fd, piece_, flags, header_.msg_name, header_.msg_namelen);
+    if (sent >= 0 || (errno != ENOSYS && errno != EPERM)) return sent;
+  }
+  return raw::sendmsg(fd, header_, flags);
 }
 
 }  // namespace verbena::port

@@ -18,8 +18,6 @@
 namespace verbena::port {
 namespace {
 
-namespace raw = host::raw;
-
 constexpr std::uint32_t kSegmentsMax = 64;  // UDP_MAX_SEGMENTS
 constexpr std::uint32_t kTrainBytesMax = 65535 - wire::kIpv4Bytes - wire::kUdpBytes;
 constexpr int kSendFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
@@ -138,7 +136,7 @@ std::size_t UdpPort::send_run(std::span<const Train> run, const Sender& by) {
   if (sent == 0) {
     UdpMessage message;
     message.set(run[0], run[0].bytes, options_.port, by.is_bound);
-    if (raw::sendmsg(by.fd, message.header(), kSendFlags) < 0) {
+    if (message.send(by.fd, kSendFlags) < 0) {
       return give_up(run[0], by, errno) ? 1 : 0;
     }
     sent = 1;
@@ -199,7 +197,7 @@ void UdpPort::send_singly(const Train& train, const Sender& by) {
     }
     UdpMessage message;
     message.set(train, train.packet(i), options_.port, by.is_bound);
-    const bool is_sent = raw::sendmsg(by.fd, message.header(), kSendFlags) >= 0;
+    const bool is_sent = message.send(by.fd, kSendFlags) >= 0;
     counters_.add(is_sent ? Count::kSentPackets : Count::kDroppedRefused);
     if (is_sent) counters_.add(Count::kSentBytes, train.packet(i).size());
   }

@@ -13,6 +13,7 @@
 #include <bit>
 #include <cerrno>
 #include <cstring>
+#include <new>
 
 #include "host/descriptor_limit.h"
 #include "host/raw_calls.h"
@@ -177,16 +178,15 @@ bool is_link_local(const Gid& gid) {
 
 socklen_t to_socket_address(const Gid& gid, std::uint32_t interface, std::uint16_t port,
                             sockaddr_storage& into) {
-  into = {};
   const auto in_order = std::bit_cast<in_port_t>(wire::be16(port));
   if (!has_ipv6_sockets()) {
-    auto& name = reinterpret_cast<sockaddr_in&>(into);
+    auto& name = *new (&into) sockaddr_in{};
     name.sin_family = AF_INET;
     name.sin_port = in_order;
     std::memcpy(&name.sin_addr, gid.bytes + 12, 4);
     return sizeof name;
   }
-  auto& name = reinterpret_cast<sockaddr_in6&>(into);
+  auto& name = *new (&into) sockaddr_in6{};
   name.sin6_family = AF_INET6;
   name.sin6_port = in_order;
   std::memcpy(&name.sin6_addr, gid.bytes, sizeof gid.bytes);
