@@ -14,6 +14,9 @@
 namespace verbena::nic {
 namespace {
 
+// Which group a packet is for.
+constexpr port::Details kGroupDetails{.destinations = true, .marks = false};
+
 Error error_of(port::RouteError error) {
   switch (error) {
     case port::RouteError::kNoRoute:
@@ -30,8 +33,10 @@ Result<void, Error> WireNic::attach(const MulticastGroup& group, QpNum qp) {
   const auto is_new = multicast_.attach(group, qp);
   if (!is_new) return refuse(is_new.error());
   if (!*is_new) return {};
+  want(kGroupDetails);
   const auto joined = udp_.join_multicast(group.gid, group.interface);
   if (joined) return {};
+  want_no_more(kGroupDetails);
   static_cast<void>(multicast_.detach(group, qp));
   return refuse(error_of(joined.error()));
 }
@@ -40,7 +45,9 @@ Result<void, Error> WireNic::detach(const MulticastGroup& group, QpNum qp) {
   const std::lock_guard guard(receive_lock_);
   const auto is_empty = multicast_.detach(group, qp);
   if (!is_empty) return refuse(is_empty.error());
-  if (*is_empty) udp_.leave_multicast(group.gid, group.interface);
+  if (!*is_empty) return {};
+  want_no_more(kGroupDetails);
+  udp_.leave_multicast(group.gid, group.interface);
   return {};
 }
 

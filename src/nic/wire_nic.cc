@@ -9,6 +9,7 @@
 #include "base/futex.h"
 #include "base/log.h"
 #include "base/ticks.h"
+#include "host/interfaces.h"
 #include "nic/engine.h"
 #include "nic/forked_descriptors.h"
 #include "nic/nic.h"
@@ -93,6 +94,8 @@ bool WireNic::receive_for(SlotNumber slot) {
   const std::lock_guard guard(joining_lock_);
   if (std::ranges::find(slots_, slot) != slots_.end()) return true;
   auto socket = group_.fetch(slot, nic_.random());
+  // A recording shows all of them.
+  count_wanted({.destinations = line_.records(), .marks = line_.records()}, 1);
   if (!socket) {
     LOG_ERROR("no RoCEv2 for slot %u: %s", slot.value, to_string(socket.error()));
     return false;
@@ -179,7 +182,7 @@ std::size_t WireNic::receive(Answer when) {
   cold_polls_.store(0, std::memory_order_relaxed);
   const QpTable::Reading reading(nic_.queue_pairs());
   Recipient recipient(*this, now, when);
-  for (const port::Received& packet : std::span(batch_).first(count))
+  for (port::Received& packet : std::span(batch_).first(count))
     take(packet, recipient, now);
   return count;
 }
@@ -207,17 +210,14 @@ void WireNic::answer_owed() {
   if (is_leaving_.load(std::memory_order_relaxed)) futex_wake(is_owing_, 1, FutexScope::kProcess);
 }
 
-void WireNic::take(const port::Received& packet, Recipient& recipient, const Now& now) {
+void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now) {
   const auto to = wire::destination_of(packet.payload);
   if (!to) {
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
     return;
   }
   if (to->value == kManagementQp) {
-    counters_.management.fetch_add(1, std::memory_order_relaxed);
-    if (flows_.is_intact(packet)) return engine_.gsi().take_packet(*this, packet);
-    counters_.corrupt.fetch_add(1, std::memory_order_relaxed);
-    return;
+    return take_management(packet);
   }
   if (*to == kMulticastQp) {
     recipient.leave();
@@ -235,6 +235,8 @@ void WireNic::take(const port::Received& packet, Recipient& recipient, const Now
   }
   recipient.got(packet.payload.size());
   roce::Engine& engine = qp->wire()->engine();
+  // Nobody but its own peer reaches a connection, which sends to this address.
+  if (packet.to == Gid{}) packet.to = qp->wire()->source();
   roce::Arrival arrival{.datagram_bytes = packet.payload.size()};
   arrival.ip.flow = WireFlows::flow_of(packet);
   arrival.ip.traffic_class = static_cast<std::uint8_t>(packet.ecn);
@@ -254,6 +256,38 @@ void WireNic::send_management(const wire::Head& head, const port::Route& route,
   if (source_port == 0) return;
   auto builder = trains_.take();
   const std::size_t size = wire::datagram_bytes(head.opcode, mad.size());
+void WireNic::take_management(port::Received& packet) {
+  counters_.management.fetch_add(1, std::memory_order_relaxed);
+  if (find_destination(packet)) return engine_.gsi().take_packet(*this, packet);
+  counters_.corrupt.fetch_add(1, std::memory_order_relaxed);
+}
+
+// Where it was not told it is the address with which the ICRC is right. From now on it is told.
+bool WireNic::find_destination(port::Received& packet) {
+  if (packet.to != Gid{}) return flows_.is_intact(packet);
+  if (is_wanted_for_good_.load(std::memory_order_relaxed)) return false;
+  want_for_good();
+  for (const host::Interface& each : host::all_interfaces()) {
+    for (const Gid& gid : each.addresses) {
+      packet.to = gid;
+      packet.interface = each.index;
+      if (flows_.is_intact(packet)) return true;
+    }
+  }
+  return false;
+}
+
+void WireNic::want_for_good() {
+  if (!is_wanted_for_good_.exchange(true)) want({});
+}
+
+void WireNic::count_wanted(const port::Details& details, int by) {
+  const std::lock_guard guard(wanted_lock_);
+  wanted_destinations_ += details.destinations ? by : 0;
+  wanted_marks_ += details.marks ? by : 0;
+  udp_.tell({.destinations = wanted_destinations_ != 0, .marks = wanted_marks_ != 0});
+}
+
   if (const auto place = builder->place(route, static_cast<std::uint32_t>(size))) {
     wire::DatagramBuilder datagram(place->room, head, mad.size());
     std::ranges::copy(mad, datagram.payload().begin());
@@ -285,6 +319,8 @@ bool WireNic::hand_over(SlotNumber owner, const port::Received& packet) {
   return control.submit([&control, owner, bytes = std::move(message)] {
     const auto holder = control.holder(owner);
     if (holder) static_cast<void>(control.send(*holder, bytes));
+  // We know what our own queue pairs want.
+  want_for_good();
   });
 }
 
@@ -320,7 +356,7 @@ bool WireNic::take_inbox() {
   const QpTable::Reading reading(nic_.queue_pairs());
   Recipient recipient(*this, now, Answer::kNow);
   for (const std::vector<std::byte>& message : taken) {
-    const auto packet = port::unpack(message);
+    auto packet = port::unpack(message);
     if (packet) take(*packet, recipient, now);
   }
   return !taken.empty();

@@ -94,6 +94,10 @@ class WireNic final : port::HandOver {
   void disconnected() { connections_.fetch_sub(1, std::memory_order_relaxed); }
 
   // -- any thread, without a queue pair's lock (wire_multicast.cc)
+  // What has to be known of packets that come, for as long as there is somebody who wants it.
+  void want(const port::Details& details) { count_wanted(details, 1); }
+  void want_no_more(const port::Details& details) { count_wanted(details, -1); }
+
   // What comes for the group goes to this queue pair as well.
   Result<void, Error> attach(const MulticastGroup& group, QpNum qp);
   Result<void, Error> detach(const MulticastGroup& group, QpNum qp);
@@ -148,7 +152,11 @@ class WireNic final : port::HandOver {
   void note_owing(QpNum number);
   void answer_owed();
   bool take_inbox();
-  void take(const port::Received& packet, Recipient& recipient, const Now& now);
+  void take(port::Received& packet, Recipient& recipient, const Now& now);
+  void take_management(port::Received& packet);
+  bool find_destination(port::Received& packet);
+  void count_wanted(const port::Details& details, int by);
+  void want_for_good();
   void take_multicast(const port::Received& packet);
   bool hand_over(SlotNumber owner, const port::Received& packet) override;
 
@@ -168,6 +176,11 @@ class WireNic final : port::HandOver {
   MulticastGroups multicast_;
 
   Mutex joining_lock_;  // before everything else
+  Mutex wanted_lock_;  // after queue pairs' locks
+  int wanted_destinations_ = 0;
+  int wanted_marks_ = 0;
+  std::atomic<bool> is_wanted_for_good_{false};
+
   std::vector<SlotNumber> slots_;
 
   std::atomic<std::uint32_t> connections_{0};

@@ -73,6 +73,7 @@ WireQp::WireQp(WireNic& nic, AddressHandles& handles, const Options& options)
     settings.in_flight = in_flight();
     nic_.connected();
   }
+  nic_.want(wanted_details());
   // As hardware does (A17.9.3): slower after each notification that a packet of ours was marked.
   if (peer_ && !options.is_on_this_host) {
     congestion_ = std::make_unique<roce::Dcqcn>(roce::DcqcnOptions{.burst_bytes = kBurst});
@@ -92,7 +93,13 @@ WireQp::WireQp(WireNic& nic, AddressHandles& handles, const Options& options)
   engine_ = roce::make_engine(settings, *this, this, congestion_.get(), when_agreed_.get());
 }
 
+// Datagrams show their GRH; and only networks mark packets.
+port::Details WireQp::wanted_details() const {
+  return {.destinations = !peer_, .marks = !peer_ || !options_.is_on_this_host};
+}
+
 WireQp::~WireQp() {
+  nic_.want_no_more(wanted_details());
   if (!peer_) return;
   nic_.peers().leave(*peer_);
   nic_.disconnected();

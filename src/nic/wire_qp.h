@@ -30,6 +30,8 @@ class WireQp final : roce::Wire, roce::Paths {
   ~WireQp();
 
   roce::Engine& engine() { return *engine_; }
+  // Of a connection: what its peer sends goes there.
+  const Gid& source() const { return options_.settings.path.source; }
   // Sends what the window offers; datagrams to this host by `local`, if there is one.
   void issue(qp::SendWindow& window, qp::Budget& budget, local::DatagramCarrier* local,
              const Now& now);
@@ -65,6 +67,7 @@ class WireQp final : roce::Wire, roce::Paths {
   roce::InFlight in_flight() const;
 
   WireNic& nic_;
+  port::Details wanted_details() const;
   AddressHandles& handles_;
   const Options options_;
   std::optional<WirePeers::Key> peer_;

@@ -62,7 +62,7 @@ struct Train {
 struct Received {
   std::span<const std::byte> payload{};  // borrowed until the port's next receive()
   Gid from{};
-  Gid to{};  // may be a multicast address
+  Gid to{};  // may be a multicast address; zeros: the port was not asked (UdpPort::tell)
   std::uint32_t interface = 0;
   std::uint16_t source_port = 0;
   std::uint16_t segment = 0;  // its place in the batch that it came in

@@ -65,8 +65,28 @@ void UdpPort::refresh_receivers() {
     const ReceiveBudget budget = receive_budget(each->fd());
     least = {std::min(least.bytes, budget.bytes), std::min(least.packets, budget.packets)};
   }
+  {
+    const std::lock_guard lock(details_lock_);
+    told_.clear();
+    for (const int fd : descriptors_)
+      told_.push_back({fd, file_of(fd)});
+    tell_all();
+  }
   receive_bytes_ = receivers_.empty() ? 0 : least.bytes;
   receive_packets_ = receivers_.empty() ? 0 : least.packets;
+}
+
+void UdpPort::tell(const Details& details) {
+  const std::lock_guard lock(details_lock_);
+  if (details == details_) return;
+  details_ = details;
+  tell_all();
+}
+
+// With details_lock_.
+void UdpPort::tell_all() {
+  for (const Told& each : told_)
+    if (each.file != 0 && file_of(each.fd) == each.file) tell_details(each.fd, details_);
 }
 
 void UdpPort::set_steering(Steering steering) {

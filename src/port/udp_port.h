@@ -51,6 +51,8 @@ class UdpPort final : public Port {
   // Takes the socket that receives for a slot of ours, in place of the slot's former one if there
   // is one. Not beside receive(). False: we have `receivers_max` slots.
   bool add_receiver(SlotNumber slot, UniqueFd socket);
+  // Of packets that are received from now on. Any thread.
+  void tell(const Details& details);
   // Who holds the other slots. Any thread.
   void set_steering(Steering steering);
 
@@ -83,6 +85,7 @@ class UdpPort final : public Port {
   void pass_on(const Received& packet, const Steering::Owner& owner);
   void pass_to_all(const Received& packet);
   void refresh_receivers();
+  void tell_all();
 
   const UdpOptions options_;
   std::atomic<bool> offload_;
@@ -95,6 +98,14 @@ class UdpPort final : public Port {
   host::SlotSet slots_;
   std::atomic<std::uint32_t> receive_bytes_{0};
   std::atomic<std::uint32_t> receive_packets_{0};
+
+  Mutex details_lock_;
+  Details details_;
+  struct Told {
+    int fd;
+    ino_t file;
+  };
+  std::vector<Told> told_;
 
   // Long enough for a copy of a table: seldom taken, for packets that are not ours.
   Mutex steering_lock_;

@@ -197,16 +197,9 @@ socklen_t to_socket_address(const Gid& gid, std::uint32_t interface, std::uint16
 Result<int, SocketError> make_receiver(const ReceiverOptions& options) {
   const int fd = make_dual_socket();
   if (fd < 0) return refuse(error_of(errno));
-  bool good = set_on(fd, SOL_SOCKET, SO_REUSEPORT) && set_on(fd, IPPROTO_IP, IP_RECVTOS);
-  if (has_ipv6_sockets()) {
-    // Destination addresses of both families come as IPV6_PKTINFO.
-    good = good && set_on(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO) &&
-           set_on(fd, IPPROTO_IPV6, IPV6_RECVTCLASS);
-    set_on(fd, IPPROTO_UDP, UDP_NO_CHECK6_RX);
-  } else {
-    good = good && set_on(fd, IPPROTO_IP, IP_PKTINFO);
-  }
-  if (!good) return refuse(error_of((give_up(fd), errno)));
+  if (!set_on(fd, SOL_SOCKET, SO_REUSEPORT) || !tell_details(fd, {}))
+    return refuse(error_of((give_up(fd), errno)));
+  if (has_ipv6_sockets()) set_on(fd, IPPROTO_UDP, UDP_NO_CHECK6_RX);
   // Multicast comes to those who asked for it, not to everybody on the host.
   set(fd, IPPROTO_IP, IP_MULTICAST_ALL, 0);
   if (has_ipv6_sockets()) set(fd, IPPROTO_IPV6, IPV6_MULTICAST_ALL, 0);
@@ -215,6 +208,16 @@ Result<int, SocketError> make_receiver(const ReceiverOptions& options) {
   if (buffer > 0) set(fd, SOL_SOCKET, SO_RCVBUF, buffer);
   if (options.offload) set_on(fd, IPPROTO_UDP, UDP_GRO);
   return fd;
+}
+
+bool tell_details(int fd, const Details& details) {
+  const int destinations = details.destinations ? 1 : 0;
+  const int marks = details.marks ? 1 : 0;
+  if (!set(fd, IPPROTO_IP, IP_RECVTOS, marks)) return false;
+  if (!has_ipv6_sockets()) return set(fd, IPPROTO_IP, IP_PKTINFO, destinations);
+  // Destination addresses of both families come as IPV6_PKTINFO.
+  return set(fd, IPPROTO_IPV6, IPV6_RECVPKTINFO, destinations) &&
+         set(fd, IPPROTO_IPV6, IPV6_RECVTCLASS, marks);
 }
 
 Result<void, SocketError> bind_receiver(int fd, std::uint16_t port) {

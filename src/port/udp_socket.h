@@ -43,8 +43,18 @@ struct ReceiverOptions {
   bool offload = true;             // GRO
 };
 
+// What a receiver tells of packets beside their bytes and where they come from. Each of these costs
+// every packet of a conversation some 50 to 100 ns, the destination a look at the routes.
+struct Details {
+  bool destinations = true;  // addresses and interfaces
+  bool marks = true;         // of congestion
+  friend bool operator==(const Details&, const Details&) = default;
+};
+
 // Not bound yet: in no group. Non-blocking, close-on-exec; the caller owns it.
 Result<int, SocketError> make_receiver(const ReceiverOptions& options);
+// Of what is read from now on. False: the system refuses.
+bool tell_details(int fd, const Details& details);
 // From here on it is the last of the group.
 Result<void, SocketError> bind_receiver(int fd, std::uint16_t port);
 // The program of the whole group. On systems that refuse, packets are spread by hash, and handed
