@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: MIT
-// The short way of small messages on one host: what a program posts while nothing stands before it
-// is done, or sent, before ibv_post_send returns, without a work request in the queue. Whatever is
-// unusual takes the general way, which also finds the right error.
+// The short way of small messages on one host, and of SENDs on the wire: what a program posts while
+// nothing stands before it is done, or sent, before ibv_post_send returns, without a work request
+// in the queue. Whatever is unusual takes the general way, which also finds the right error.
 #include "base/ticks.h"
 #include "memory/guarded_copy.h"
+#include "nic/engine.h"
 #include "nic/nic_qp.h"
+#include "nic/wire_qp.h"
+#include "roce/send_at_once.h"
 
 namespace verbena::nic {
 namespace {
@@ -41,6 +44,7 @@ bool Qp::post_at_once(const qp::SendRequest& request) {
 }
 
 bool Qp::post_at_once(const qp::SmallRequest& request) {
+  if (wire_) return send_on_wire_at_once(request);
   if (!ring_ || !pair.may_bypass_queue()) return false;
   if (request.opcode == queues::SendOpcode::kSend) return send_at_once(request);
   if (request.opcode == queues::SendOpcode::kWrite) return write_at_once(request);
@@ -127,6 +131,20 @@ bool Qp::send_at_once(const qp::SmallRequest& request) {
   awaits_answer.store(window.has_outstanding(), std::memory_order_relaxed);
   ring_->ring_if_needed();
   answer_pace.sent(ticks);
+  return true;
+}
+
+bool Qp::send_on_wire_at_once(const qp::SmallRequest& request) {
+  if (!roce::may_be_at_once(pair, request)) return false;
+  const std::byte* const from = source_of(request, pair.config());
+  if (!from) return false;
+  const Now now(clock_now);
+  const auto depart = [&]() -> const Now& {
+    depart_with_answers(now);
+    return now;
+  };
+  if (!roce::send_at_once(wire_->engine(), pair, request, from, depart)) return false;
+  engine_->note_deadline(*this, now);
   return true;
 }
 

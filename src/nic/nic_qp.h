@@ -100,6 +100,12 @@ class Qp final : qp::QpEvents {
   // As turn(), for a queue pair on the wire; what is to be answered waits for the next turn, or for
   // what the program posts.
   bool turn_without_answers(const Now& now);
+  // As turn_without_answers(), where that may find something.
+  bool wants_turn_on_wire() const;
+  // Something waits for the next turn that nobody is in a hurry about.
+  bool has_rest_on_wire() const;
+  // For so many work requests, if the peer has acknowledged so many.
+  void make_room(std::size_t requests);
   // Answers that wait for something to go along with leave now: nothing will be posted, or polled.
   void answer_what_is_owed();
   // Null: it does not use the wire.
@@ -145,12 +151,14 @@ class Qp final : qp::QpEvents {
   bool write_at_once(const qp::SmallRequest& request);
   bool read_at_once(const qp::SmallRequest& request);
   bool send_at_once(const qp::SmallRequest& request);
+  bool send_on_wire_at_once(const qp::SmallRequest& request);
   void settle_relay();
   // qp_on_wire.cc
   bool turn_on_wire(const Now& now);
   bool send_on_wire(const Now& now);
   void collect_on_wire(const Now& now);
   bool issue_on_wire(const Now& now);
+  void depart_with_answers(const Now& now);
   void finish_on_wire(const Now& now);
 
   Pd* pd_;

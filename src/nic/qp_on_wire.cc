@@ -62,8 +62,21 @@ bool Qp::turn_without_answers(const Now& now) {
   return more && !wire_->is_stuck();
 }
 
+bool Qp::wants_turn_on_wire() const {
+  const std::optional<Instant> deadline = wire_->engine().next_deadline();
+  return pair.window().has_unissued() || wire_->is_stuck() || pair.state() == qp::QpState::kError ||
+         pair.config().xrc != qp::Xrc::kNo || (deadline && *deadline < timer);
+}
+
+bool Qp::has_rest_on_wire() const { return wire_ && (wire_->owes() || wire_->engine().has_late()); }
+
+void Qp::make_room(std::size_t requests) {
+  if (!wire_ || pair.room() >= requests || !wire_->engine().has_late()) return;
+  collect_on_wire(Now(clock_now));
+}
+
 void Qp::answer_what_is_owed() {
-  if (wire_ && wire_->owes()) static_cast<void>(send_on_wire(Now(clock_now)));
+  if (has_rest_on_wire()) static_cast<void>(send_on_wire(Now(clock_now)));
 }
 
 // What was posted goes first: answers are short, and end its train.
@@ -76,6 +89,17 @@ bool Qp::send_on_wire(const Now& now) {
   }
   finish_on_wire(now);
   return more && !wire_->is_stuck();
+}
+
+// What was just written, and what the peer waits for.
+void Qp::depart_with_answers(const Now& now) {
+  if (wire_->owes()) {
+    wire_->answered();
+    qp::Budget answers;
+    const bool owes = wire_->engine().owes();
+    if (owes && wire_->engine().serve(pair.responder(), answers, now)) wire_->owe();
+  }
+  wire_->flush(now);
 }
 
 void Qp::collect_on_wire(const Now& now) {

@@ -63,7 +63,13 @@ class WireNic::Recipient {
     if (!qp_) return;
     const bool waits = when_ == Answer::kSoon && bytes_ <= kLittle && qp_->wire()->may_owe() &&
                        wire_.owing_.size() < kOwingMax;
-    const bool more = waits ? qp_->turn_without_answers(now_) : qp_->turn(now_);
+    bool more = false;
+    if (!waits)
+      more = qp_->turn(now_);
+    else if (qp_->wants_turn_on_wire())
+      more = qp_->turn_without_answers(now_);
+    else
+      qp_->wire()->owe();
     qp_->pair.lock().unlock();
     if (waits) wire_.note_owing(qp_->number());
     if (more) wire_.engine_.want_turn(qp_->number());
@@ -88,14 +94,14 @@ WireNic::WireNic(Nic& nic, Engine& engine)
       trains_(port_),
       multicast_(nic.limits().multicast_groups, nic.limits().multicast_members) {
   owing_.reserve(kOwingMax);
+  // A recording shows all of them.
+  count_wanted({.destinations = line_.records(), .marks = line_.records()}, 1);
 }
 
 bool WireNic::receive_for(SlotNumber slot) {
   const std::lock_guard guard(joining_lock_);
   if (std::ranges::find(slots_, slot) != slots_.end()) return true;
   auto socket = group_.fetch(slot, nic_.random());
-  // A recording shows all of them.
-  count_wanted({.destinations = line_.records(), .marks = line_.records()}, 1);
   if (!socket) {
     LOG_ERROR("no RoCEv2 for slot %u: %s", slot.value, to_string(socket.error()));
     return false;
@@ -203,7 +209,7 @@ void WireNic::answer_owed() {
     if (!qp) continue;
     const std::lock_guard guard(qp->pair.lock());
     // What it posted meanwhile took the answer along.
-    if (qp->wire() && qp->wire()->owes() && qp->turn(now)) engine_.want_turn(number);
+    if (qp->has_rest_on_wire() && qp->turn(now)) engine_.want_turn(number);
   }
   owing_.clear();
   is_owing_.store(0, std::memory_order_relaxed);
@@ -229,14 +235,14 @@ void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now)
     counters_.nobody.fetch_add(1, std::memory_order_relaxed);
     return;
   }
+  // Nobody but its own peer reaches a connection, which sends to this address.
+  if (packet.to == Gid{}) packet.to = qp->wire()->source();
   if (!flows_.is_intact(packet)) {
     counters_.corrupt.fetch_add(1, std::memory_order_relaxed);
     return;
   }
   recipient.got(packet.payload.size());
   roce::Engine& engine = qp->wire()->engine();
-  // Nobody but its own peer reaches a connection, which sends to this address.
-  if (packet.to == Gid{}) packet.to = qp->wire()->source();
   roce::Arrival arrival{.datagram_bytes = packet.payload.size()};
   arrival.ip.flow = WireFlows::flow_of(packet);
   arrival.ip.traffic_class = static_cast<std::uint8_t>(packet.ecn);
@@ -250,12 +256,6 @@ void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now)
   engine.receive(*parsed, arrival, qp->pair.window(), qp->pair.responder(), now);
 }
 
-void WireNic::send_management(const wire::Head& head, const port::Route& route,
-                              std::span<const std::byte> mad) {
-  const std::uint16_t source_port = port_.source_port(route);
-  if (source_port == 0) return;
-  auto builder = trains_.take();
-  const std::size_t size = wire::datagram_bytes(head.opcode, mad.size());
 void WireNic::take_management(port::Received& packet) {
   counters_.management.fetch_add(1, std::memory_order_relaxed);
   if (find_destination(packet)) return engine_.gsi().take_packet(*this, packet);
@@ -288,6 +288,12 @@ void WireNic::count_wanted(const port::Details& details, int by) {
   udp_.tell({.destinations = wanted_destinations_ != 0, .marks = wanted_marks_ != 0});
 }
 
+void WireNic::send_management(const wire::Head& head, const port::Route& route,
+                              std::span<const std::byte> mad) {
+  const std::uint16_t source_port = port_.source_port(route);
+  if (source_port == 0) return;
+  auto builder = trains_.take();
+  const std::size_t size = wire::datagram_bytes(head.opcode, mad.size());
   if (const auto place = builder->place(route, static_cast<std::uint32_t>(size))) {
     wire::DatagramBuilder datagram(place->room, head, mad.size());
     std::ranges::copy(mad, datagram.payload().begin());
@@ -313,14 +319,14 @@ std::vector<std::byte> WireNic::wrap(const port::Received& packet) {
 
 // On the thread that receives. The control thread knows the way.
 bool WireNic::hand_over(SlotNumber owner, const port::Received& packet) {
+  // We know what our own queue pairs want.
+  want_for_good();
   std::vector<std::byte> message = wrap(packet);
   if (message.empty()) return false;
   host::Control& control = engine_.control();
   return control.submit([&control, owner, bytes = std::move(message)] {
     const auto holder = control.holder(owner);
     if (holder) static_cast<void>(control.send(*holder, bytes));
-  // We know what our own queue pairs want.
-  want_for_good();
   });
 }
 

@@ -73,6 +73,7 @@ class WireNic final : port::HandOver {
 
   // -- for queue pairs, with their locks held
   port::Port& port() { return port_; }
+  bool wants_time() const { return line_.wants_time(); }
   TrainPool& trains() { return trains_; }
   WirePeers& peers() { return peers_; }
   roce::ReorderBudget& reorder_budget() { return reorder_budget_; }
@@ -93,11 +94,11 @@ class WireNic final : port::HandOver {
   void connected() { connections_.fetch_add(1, std::memory_order_relaxed); }
   void disconnected() { connections_.fetch_sub(1, std::memory_order_relaxed); }
 
-  // -- any thread, without a queue pair's lock (wire_multicast.cc)
   // What has to be known of packets that come, for as long as there is somebody who wants it.
   void want(const port::Details& details) { count_wanted(details, 1); }
   void want_no_more(const port::Details& details) { count_wanted(details, -1); }
 
+  // -- any thread, without a queue pair's lock (wire_multicast.cc)
   // What comes for the group goes to this queue pair as well.
   Result<void, Error> attach(const MulticastGroup& group, QpNum qp);
   Result<void, Error> detach(const MulticastGroup& group, QpNum qp);
@@ -175,12 +176,12 @@ class WireNic final : port::HandOver {
   Counters counters_;
   MulticastGroups multicast_;
 
-  Mutex joining_lock_;  // before everything else
   Mutex wanted_lock_;  // after queue pairs' locks
   int wanted_destinations_ = 0;
   int wanted_marks_ = 0;
   std::atomic<bool> is_wanted_for_good_{false};
 
+  Mutex joining_lock_;  // before everything else
   std::vector<SlotNumber> slots_;
 
   std::atomic<std::uint32_t> connections_{0};

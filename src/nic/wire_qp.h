@@ -55,6 +55,8 @@ class WireQp final : roce::Wire, roce::Paths {
 
   Sent transmit(const roce::Outgoing& packet, const roce::Path& path,
                 roce::PayloadSource payload) override;
+  Sent transmit_alone(const roce::Outgoing& packet, const roce::Path& path,
+                      roce::PayloadSource payload) override;
   std::uint32_t transmit_run(const roce::Outgoing& packet, std::uint32_t most,
                              const roce::Path& path, roce::RunSource payload) override;
   const roce::Path* path_of(const qp::Operation& op) override;
@@ -65,9 +67,9 @@ class WireQp final : roce::Wire, roce::Paths {
   wire::FlowIcrc& icrc_of(const roce::Path& path, std::uint16_t source_port);
   void share_in_flight();
   roce::InFlight in_flight() const;
+  port::Details wanted_details() const;
 
   WireNic& nic_;
-  port::Details wanted_details() const;
   AddressHandles& handles_;
   const Options options_;
   std::optional<WirePeers::Key> peer_;

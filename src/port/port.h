@@ -95,6 +95,11 @@ class Port {
 
   // Takes trains from the front, and says how many.
   virtual std::size_t send(std::span<const Train> trains, Instant now) = 0;
+  // A train of one packet. False: not now.
+  bool send_alone(const Route& route, std::span<const std::byte> packet, Instant now) {
+    const Train train{route, packet, static_cast<std::uint32_t>(packet.size())};
+    return send({&train, 1}, now) == 1;
+  }
   // Gives what is there, or its beginning: at most `into.size()` packets, and says how many. 0:
   // there is nothing. Never waits.
   virtual std::size_t receive(std::span<Received> into, Instant now) = 0;

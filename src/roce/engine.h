@@ -28,7 +28,9 @@
 // go to is asked of Paths.
 #pragma once
 
+#include <cstddef>
 #include <memory>
+#include <span>
 
 #include "qp/carrier.h"
 #include "roce/congestion.h"
@@ -58,6 +60,20 @@ class Engine : public qp::Carrier {
                        qp::Responder& responder, const Now& now) = 0;
   virtual void receive_broken(const wire::Head& bth, wire::Malformed why, const Arrival& arrival,
                               qp::Responder& responder) = 0;
+  // A SEND that leaves as it is posted, in one packet, by the window's open_index(). False: nothing
+  // has happened, and it takes the general way. Else the caller fills in the WQE, tells the window
+  // and sent_at_once(), in this order; the packet may go to the network before that.
+  struct AtOnce {
+    qp::OpIndex index;
+    std::span<const std::byte> payload;
+    bool is_solicited = false;
+  };
+  virtual bool transmit_at_once(const AtOnce&, const qp::SendWindow&) { return false; }
+  virtual void sent_at_once(const AtOnce&, const Now&) {}
+  // Whether the peer waits for something of serve().
+  virtual bool owes() const { return true; }
+  // What came is not all acted upon: the next collect() is. That needs not be soon.
+  virtual bool has_late() const { return false; }
   virtual const EngineCounters& counters() const = 0;
   // The peer is one of ours, and both know it.
   virtual bool has_agreed() const { return false; }

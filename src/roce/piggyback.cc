@@ -24,7 +24,7 @@ void encode(const Piggyback& along, std::span<std::byte, kPiggybackBytes> to) {
   std::memcpy(to.data(), &layout, sizeof layout);
 }
 
-std::optional<Together> take_apart(const wire::Packet& packet) {
+std::optional<Piggyback> piggyback_of(const wire::Packet& packet) {
   const wire::OpcodeShape& shape = *packet.shape;
   const bool is_whole = shape.starts_message() && shape.ends_message();
   if (shape.kind != wire::Kind::kSend || !is_whole || packet.payload.size() < kPiggybackBytes)
@@ -33,17 +33,7 @@ std::optional<Together> take_apart(const wire::Packet& packet) {
   std::memcpy(&layout, packet.payload.last<kPiggybackBytes>().data(), sizeof layout);
   const wire::Syndrome syndrome(layout.aeth.syndrome);
   if (layout.zero != 0 || !syndrome.is_ack() || !syndrome.is_defined()) return std::nullopt;
-  Together both{.request = packet, .acknowledge = {}};
-  both.request.payload = packet.payload.first(packet.payload.size() - kPiggybackBytes);
-  wire::Packet& acknowledge = both.acknowledge;
-  acknowledge.opcode = wire::Opcode::of(packet.opcode.service(), wire::Code::kAcknowledge);
-  acknowledge.shape = &wire::shape_of(acknowledge.opcode);
-  acknowledge.pkey = packet.pkey;
-  acknowledge.dest_qp = packet.dest_qp;
-  acknowledge.psn = wire::Psn(layout.psn.value());
-  acknowledge.syndrome = syndrome;
-  acknowledge.msn = wire::Msn(layout.aeth.msn.value());
-  return both;
+  return Piggyback{.psn = wire::Psn(layout.psn.value()), .msn = wire::Msn(layout.aeth.msn.value())};
 }
 
 }  // namespace verbena::roce

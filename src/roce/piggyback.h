@@ -26,17 +26,14 @@ struct Piggyback {
 
 void encode(const Piggyback& along, std::span<std::byte, kPiggybackBytes> to);
 
-// A request and what went along with it, as the two packets that they stand for.
-struct Together {
-  wire::Packet request;
-  wire::Packet acknowledge;
-};
-// Nothing: `packet` is not one that may take something along, or what it took is no ACK.
-std::optional<Together> take_apart(const wire::Packet& packet);
+// What the request took along, in the last bytes of its payload. Nothing: `packet` is not one that
+// may take something along, or what it took is no ACK.
+std::optional<Piggyback> piggyback_of(const wire::Packet& packet);
 
 // Whoever owes the peer acknowledgements.
 class Owing {
  public:
+  virtual bool owes() const = 0;
   // What would be said next, where it is an ACK. Nothing changes.
   virtual std::optional<Piggyback> owed() const = 0;
   // That went along.

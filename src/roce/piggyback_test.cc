@@ -26,51 +26,43 @@ wire::Packet packet_of(wire::Code code, std::span<const std::byte> payload) {
   return packet;
 }
 
-TEST(Piggyback, IsTakenApartAsItWasPutTogether) {
+TEST(Piggyback, IsReadAsItWasWritten) {
   std::vector<std::byte> bytes(3 + kPiggybackBytes, std::byte{0xEE});
   const Piggyback along{.psn = wire::Psn(0xFEDCBA), .msn = wire::Msn(0x123456)};
   encode(along, std::span(bytes).last<kPiggybackBytes>());
-  const auto both = take_apart(packet_of(wire::Code::kSendOnly, bytes));
-  ASSERT_TRUE(both);
-  EXPECT_EQ(both->request.payload.size(), 3u);
-  EXPECT_EQ(both->request.payload.data(), bytes.data());
-  const wire::Packet& acknowledge = both->acknowledge;
-  EXPECT_EQ(acknowledge.shape->kind, Kind::kAcknowledge);
-  EXPECT_EQ((Piggyback{acknowledge.psn, acknowledge.msn}), along);
-  EXPECT_EQ(acknowledge.syndrome, wire::Syndrome::ack());
-  EXPECT_EQ(acknowledge.pkey, 0x1234);
-  EXPECT_EQ(acknowledge.dest_qp, (QpNum{7}));
-  EXPECT_TRUE(acknowledge.payload.empty());
+  EXPECT_EQ(piggyback_of(packet_of(wire::Code::kSendOnly, bytes)), along);
 }
 
 TEST(Piggyback, IsNothingElse) {
   std::vector<std::byte> bytes(kPiggybackBytes);
   encode({}, std::span(bytes).last<kPiggybackBytes>());
-  EXPECT_TRUE(take_apart(packet_of(wire::Code::kSendOnly, bytes)));
-  EXPECT_TRUE(take_apart(packet_of(wire::Code::kSendOnlyImmediate, bytes)));
-  EXPECT_FALSE(take_apart(packet_of(wire::Code::kSendLast, bytes)));
-  EXPECT_FALSE(take_apart(packet_of(wire::Code::kSendFirst, bytes)));
-  EXPECT_FALSE(take_apart(packet_of(wire::Code::kWriteOnly, bytes)));
-  EXPECT_FALSE(take_apart(packet_of(wire::Code::kSendOnly, std::span(bytes).first(7))));
+  EXPECT_TRUE(piggyback_of(packet_of(wire::Code::kSendOnly, bytes)));
+  EXPECT_TRUE(piggyback_of(packet_of(wire::Code::kSendOnlyImmediate, bytes)));
+  EXPECT_FALSE(piggyback_of(packet_of(wire::Code::kSendLast, bytes)));
+  EXPECT_FALSE(piggyback_of(packet_of(wire::Code::kSendFirst, bytes)));
+  EXPECT_FALSE(piggyback_of(packet_of(wire::Code::kWriteOnly, bytes)));
+  EXPECT_FALSE(piggyback_of(packet_of(wire::Code::kSendOnly, std::span(bytes).first(7))));
   for (std::size_t at : {0, 4}) {
     for (int bit = 0; bit < 8; ++bit) {
       std::vector<std::byte> wrong = bytes;
       wrong[at] ^= std::byte{1} << bit;
       const bool is_credit = at == 4 && bit < 5;
-      EXPECT_EQ(take_apart(packet_of(wire::Code::kSendOnly, wrong)).has_value(), is_credit);
+      EXPECT_EQ(piggyback_of(packet_of(wire::Code::kSendOnly, wrong)).has_value(), is_credit);
     }
   }
 }
 
-// Two ends that answer each other's messages, and what went over the line.
-struct Talk : testing::Test {
+// Two ends that answer each other's messages, as they post them or later, and what went over the
+// line.
+struct Talk : testing::TestWithParam<bool> {
   static EndOptions ours() {
     return {.reorder_packets = kAgreedSpan,
             .reorder_patience = Duration::microseconds(5),
             .asks_for_agreement = true,
-            .issues_first = true};
+            .issues_first = true,
+            .posts_at_once = GetParam()};
   }
-  static EndOptions standard() { return {.issues_first = true}; }
+  static EndOptions standard() { return {.issues_first = true, .posts_at_once = GetParam()}; }
 
   explicit Talk(const EndOptions& far = ours()) : world(ours(), far, 1) {
     world.link.tap = [this](int, const wire::Packet& packet) {
@@ -128,24 +120,29 @@ struct Talk : testing::Test {
   bool is_right = true;
 };
 
-TEST_F(Talk, TakesAcknowledgementsAlong) {
+INSTANTIATE_TEST_SUITE_P(Sent, Talk, testing::Bool(), [](const auto& is_at_once) {
+  return is_at_once.param ? "AsPosted" : "Later";
+});
+
+TEST_P(Talk, TakesAcknowledgementsAlong) {
   talk(10, 1);  // they agree
   along = acknowledges = 0;
   talk(10, 20);
   EXPECT_EQ(acknowledges, 0u);
   EXPECT_EQ(along, 40u);
   EXPECT_EQ(payloads.back(), 10 + kPiggybackBytes);
+  EXPECT_EQ(world.far().sent_at_once, GetParam() ? 21u : 0u);
   expect_all();
   EXPECT_EQ(world.near().rc().requester().counters().repeated, 0u);
 }
 
-TEST_F(Talk, TakesThemAlongWithNothing) {
+TEST_P(Talk, TakesThemAlongWithNothing) {
   talk(0, 10);
   EXPECT_GE(along, 18u);
   expect_all();
 }
 
-TEST_F(Talk, DoesNotWhereThePacketIsFull) {
+TEST_P(Talk, DoesNotWhereThePacketIsFull) {
   talk(10, 1);
   along = acknowledges = 0;
   talk(1024 - kPiggybackBytes + 1, 5);
@@ -158,7 +155,7 @@ TEST_F(Talk, DoesNotWhereThePacketIsFull) {
   expect_all();
 }
 
-TEST_F(Talk, RepairsWhatIsLostWithThem) {
+TEST_P(Talk, RepairsWhatIsLostWithThem) {
   talk(10, 1);
   unsigned count = 0;
   loses = [&](const wire::Packet& packet) {
@@ -179,7 +176,7 @@ TEST_F(Talk, RepairsWhatIsLostWithThem) {
 }
 
 // What says that it has an ACK and has none is dropped, and nothing ends.
-TEST_F(Talk, DropsWhatIsNone) {
+TEST_P(Talk, DropsWhatIsNone) {
   talk(10, 1);
   world.near().post_receive(9, 0, 4096);
   EXPECT_EQ(world.near().poll_receives().size(), 1u);
@@ -199,7 +196,11 @@ struct TalkToAStandardEnd : Talk {
   TalkToAStandardEnd() : Talk(standard()) {}
 };
 
-TEST_F(TalkToAStandardEnd, DoesNot) {
+INSTANTIATE_TEST_SUITE_P(Sent, TalkToAStandardEnd, testing::Bool(), [](const auto& is_at_once) {
+  return is_at_once.param ? "AsPosted" : "Later";
+});
+
+TEST_P(TalkToAStandardEnd, DoesNot) {
   talk(10, 10);
   EXPECT_EQ(along, 0u);
   EXPECT_EQ(acknowledges, 19u) << "the last one is still owed";

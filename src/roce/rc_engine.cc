@@ -45,9 +45,10 @@ void RcEngine::receive(const wire::Packet& packet, const Arrival& arrival, qp::S
     case Admission::kAdmitted: break;
   }
   notifier_.arrived(arrival, counters_, now);
+  take_late(window, now);
   const bool is_response = packet.shape->is_response;
   if (!is_response && packet.mark == kPiggybackMark)
-    return receive_together(packet, window, responder, now);
+    return receive_together(packet, responder, now);
   // A request that a stranger made up has to hit the one PSN that is next, as for anything else.
   const bool belongs =
       is_response ? requester_.expects(packet.psn) : responder_.expects(packet.psn);
@@ -57,18 +58,20 @@ void RcEngine::receive(const wire::Packet& packet, const Arrival& arrival, qp::S
 }
 
 // The message first: a program waits for it.
-void RcEngine::receive_together(const wire::Packet& packet, qp::SendWindow& window,
-                                qp::Responder& responder, const Now& now) {
-  const std::optional<Together> both = take_apart(packet);
-  if (both && responder_.expects(packet.psn) && agreement_.arrived(packet)) agree();
+void RcEngine::receive_together(const wire::Packet& packet, qp::Responder& responder,
+                                const Now& now) {
+  const std::optional<Piggyback> along = piggyback_of(packet);
+  if (along && responder_.expects(packet.psn) && agreement_.arrived(packet)) agree();
   // To others these bits mean nothing.
   if (!agreement_.is_agreed()) return responder_.receive(packet, responder, now);
-  if (!both) {
+  if (!along) {
     ++counters_.dropped;
     return;
   }
-  responder_.receive(both->request, responder, now);
-  requester_.receive(both->acknowledge, window, now);
+  wire::Packet request = packet;
+  request.payload = packet.payload.first(packet.payload.size() - kPiggybackBytes);
+  responder_.receive(request, responder, now);
+  late_ = along;
 }
 
 // A stranger's mistakes end nothing, no more than what else a stranger sends.

@@ -2,9 +2,13 @@
 // The carrier of a reliable connection: a requester and a responder.
 #pragma once
 
+#include <optional>
+#include <utility>
+
 #include "roce/agreement.h"
 #include "roce/engine.h"
 #include "roce/notifier.h"
+#include "roce/piggyback.h"
 #include "roce/rc_responder.h"
 #include "roce/requester.h"
 
@@ -26,10 +30,20 @@ class RcEngine final : public Engine {
     return {requester_.counters().packets, requester_.counters().repeated};
   }
 
+  bool transmit_at_once(const AtOnce& message, const qp::SendWindow& window) override {
+    return requester_.transmit_at_once(message, window);
+  }
+  void sent_at_once(const AtOnce& message, const Now& now) override {
+    requester_.sent_at_once(message, now);
+  }
+  bool owes() const override { return responder_.owes(); }
+  bool has_late() const override { return late_.has_value(); }
   void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) override {
+    take_late(window, now);
     requester_.issue(window, budget, now);
   }
   void collect(qp::SendWindow& window, qp::Budget&, const Now& now) override {
+    take_late(window, now);
     requester_.collect(window, now);
   }
   bool serve(qp::Responder& responder, qp::Budget& budget, const Now& now) override {
@@ -45,8 +59,12 @@ class RcEngine final : public Engine {
  private:
   void agree();
   // Of a request that takes an acknowledgement along, or says so.
-  void receive_together(const wire::Packet& packet, qp::SendWindow& window,
-                        qp::Responder& responder, const Now& now);
+  void receive_together(const wire::Packet& packet, qp::Responder& responder, const Now& now);
+  void take_late(qp::SendWindow& window, const Now& now) {
+    if (!late_) return;
+    const Piggyback acknowledge = *std::exchange(late_, std::nullopt);
+    requester_.acknowledged_along(acknowledge, window, now);
+  }
 
   Settings settings_;
   Congestion* congestion_;
@@ -55,6 +73,8 @@ class RcEngine final : public Engine {
   RcResponder responder_;
   Requester requester_;
   Notifier notifier_;
+  // An acknowledgement that came along. A program waits for the message, and hardly for this.
+  std::optional<Piggyback> late_;
   EngineCounters counters_;
 };
 

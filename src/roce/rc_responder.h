@@ -61,6 +61,10 @@ class RcResponder final : public Owing {
   Instant next_deadline() const { return gap_at_; }  // or never
   const ResponderCounters& counters() const { return counters_; }
 
+  // Whether serve() has something to send.
+  bool owes() const override {
+    return ack_due_ || refusal_ || !answers_.is_empty() || !gaps_.is_empty() || is_relaying();
+  }
   std::optional<Piggyback> owed() const override;
   void went_along() override;
   // Whether a request with this PSN is the next one.

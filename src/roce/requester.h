@@ -28,6 +28,7 @@
 #include "qp/carrier.h"
 #include "roce/agreement.h"
 #include "roce/congestion.h"
+#include "roce/engine.h"
 #include "roce/flight_line.h"
 #include "roce/piggyback.h"
 #include "roce/psn_set.h"
@@ -61,6 +62,11 @@ class Requester {
   void set_congestion(Congestion* congestion) { congestion_ = congestion; }
 
   void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now);
+  // As Engine's, of the same names (requester_at_once.cc).
+  bool transmit_at_once(const Engine::AtOnce& message, const qp::SendWindow& window);
+  void sent_at_once(const Engine::AtOnce& message, const Now& now);
+  // An acknowledgement that came along with a request.
+  void acknowledged_along(const Piggyback& along, qp::SendWindow& window, const Now& now);
   // An acknowledgement, or the answer of a READ or an atomic.
   void receive(const wire::Packet& packet, qp::SendWindow& window, const Now& now);
   // Timers.
@@ -114,8 +120,13 @@ class Requester {
   void sent(const Step& step, std::size_t bytes, bool asks, Instant now);
   bool may_depart(const Now& now);
 
+  bool is_open(const qp::SendWindow& window) const;
+  Flight flight_of(const Engine::AtOnce& message) const;
+
   // Answers.
+  bool hears(Psn psn, qp::SendWindow& window);
   void take_acknowledge(const wire::Packet& packet, qp::SendWindow& window, const Now& now);
+  void take_positive(Psn psn, qp::SendWindow& window, const Now& now);
   void take_nak(const wire::Packet& packet, qp::SendWindow& window, const Now& now);
   void take_sequence_nak(Psn expected, const Now& now);
   void take_gap(Psn first, std::uint32_t count, Instant now);

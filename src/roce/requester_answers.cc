@@ -44,14 +44,23 @@ constexpr Kind answer_kind(qp::OpKind kind) {
 
 }  // namespace
 
-void Requester::receive(const wire::Packet& packet, qp::SendWindow& window, const Now& now) {
+// To something that was not sent, or is over, are ghosts and duplicates (9.7.5.1.3).
+bool Requester::hears(Psn psn, qp::SendWindow& window) {
   follow(window);
-  // To something that was not sent, or is over (9.7.5.1.3: ghosts and duplicates).
-  if (line_.is_empty() || packet.psn - high_ >= 0 || packet.psn - finished_ < 0) {
+  if (line_.is_empty() || psn - high_ >= 0 || psn - finished_ < 0) {
     ++counters_.strays;
-    return;
+    return false;
   }
   has_heard_ = true;
+  return true;
+}
+
+void Requester::acknowledged_along(const Piggyback& along, qp::SendWindow& window, const Now& now) {
+  if (hears(along.psn, window)) take_positive(along.psn, window, now);
+}
+
+void Requester::receive(const wire::Packet& packet, qp::SendWindow& window, const Now& now) {
+  if (!hears(packet.psn, window)) return;
   if (packet.shape->kind == Kind::kAcknowledge) return take_acknowledge(packet, window, now);
   if (packet.shape->kind == Kind::kReadResponse) {
     return take_answer(packet, packet.payload, window, now);
@@ -66,14 +75,13 @@ void Requester::receive(const wire::Packet& packet, qp::SendWindow& window, cons
 
 void Requester::take_acknowledge(const wire::Packet& packet, qp::SendWindow& window,
                                  const Now& now) {
-  if (packet.syndrome.is_ack()) {
-    if (packet.psn - acknowledged_ < 0) {
-      ++counters_.strays;
-      return;
-    }
-    return acknowledge_upto(packet.psn.next(), window, now);
-  }
+  if (packet.syndrome.is_ack()) return take_positive(packet.psn, window, now);
   take_nak(packet, window, now);
+}
+
+void Requester::take_positive(Psn psn, qp::SendWindow& window, const Now& now) {
+  if (psn - acknowledged_ >= 0) return acknowledge_upto(psn.next(), window, now);
+  ++counters_.strays;
 }
 
 // A NAK acknowledges what lies before it (9.7.5.1.1).

@@ -91,6 +91,7 @@ class AttackRun {
       options.selective = (how & 4) != 0;
     }
     options.issues_first = (how & 8) != 0;
+    options.posts_at_once = (how & 16) != 0;
     return options;
   }
   EndOptions of_peer() const {
@@ -258,7 +259,9 @@ class AttackRun {
     const bool is_victim = &end == &victim();
     const Sge sge{end.address(is_victim ? kOpen : 0), length, end.key};
     request.sges = {&sge, 1};
-    if (end.pair.post_send(request) && is_victim) ++posted_;
+    const bool is_posted = (options_.posts_at_once && end.post_at_once(request, sge)) ||
+                           end.pair.post_send(request).has_value();
+    if (is_posted && is_victim) ++posted_;
   }
   void post_receive() {
     const std::uint32_t length = input_.take() * 16u;

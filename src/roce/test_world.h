@@ -14,6 +14,7 @@
 #include "memory/region_table.h"
 #include "qp/queue_pair.h"
 #include "roce/rc_engine.h"
+#include "roce/send_at_once.h"
 #include "roce/test_link.h"
 
 namespace verbena::roce {
@@ -43,7 +44,8 @@ struct EndOptions {
   Duration reorder_patience{};
   bool selective = false;
   bool asks_for_agreement = false;
-  bool issues_first = false;  // as NICs do: what is owed may go along
+  bool issues_first = false;   // as NICs do: what is owed may go along
+  bool posts_at_once = false;  // the same, what can be
   std::function<std::unique_ptr<Congestion>()> congestion = [] { return nullptr; };
   std::function<std::unique_ptr<Congestion>()> when_agreed = [] { return nullptr; };
 };
@@ -124,9 +126,21 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
   // -- what a program does
   void post(const qp::SendRequest& request, std::size_t offset, std::uint32_t length) {
     const Sge one = sge(offset, length);
+    if (options_.posts_at_once && post_at_once(request, one)) return;
     qp::SendRequest full = request;
     full.sges = {&one, 1};
     ASSERT_TRUE(pair.post_send(full).has_value());
+  }
+  // False: it takes the general way.
+  bool post_at_once(const qp::SendRequest& request, const Sge& one) {
+    const qp::SmallRequest small{
+        .wr_id = request.wr_id, .opcode = request.opcode, .flags = request.flags, .sge = one};
+    if (one.length == 0 || !may_be_at_once(pair, small)) return false;
+    const auto depart = [this] { return Now(link_.now); };
+    const std::byte* const payload = memory.data() + (one.address - address(0));
+    const bool is_sent = send_at_once(*engine, pair, small, payload, depart);
+    sent_at_once += is_sent;
+    return is_sent;
   }
   void post_receive(std::uint64_t id, std::size_t offset, std::uint32_t length) {
     const Sge one = sge(offset, length);
@@ -270,6 +284,7 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
   std::vector<qp::QpEvent> events;
   MemoryKey key;
   bool had_no_room = false;
+  unsigned sent_at_once = 0;
 
  private:
   std::unique_ptr<Congestion> congestion_;

@@ -65,6 +65,10 @@ class Wire {
     kNoPayload,  // the source said no; nothing was sent
   };
   virtual Sent transmit(const Outgoing& packet, const Path& path, PayloadSource payload) = 0;
+  // One with nothing behind it: it leaves before this returns.
+  virtual Sent transmit_alone(const Outgoing& packet, const Path& path, PayloadSource payload) {
+    return transmit(packet, path, payload);
+  }
   // Up to `most` packets (kRunMost at most) that are all like this one, but for their PSNs, which
   // follow each other. How many were sent: where it is none, transmit() tells why. What the payload
   // refuses is not sent.

@@ -7,6 +7,7 @@
 #include "flow.h"
 #include "roce/dcqcn.h"
 #include "roce/delay_control.h"
+#include "roce/send_at_once.h"
 #include "scarcity.h"
 #include "wire/datagram.h"
 #include "world.h"
@@ -217,6 +218,26 @@ unsigned Pair::queues() const {
 }
 Receives& Pair::receives_of(unsigned queue) {
   return shares_ ? home_.shared[queue].posted : own_posted_;
+}
+
+bool Pair::post_at_once(const qp::SendRequest& request) {
+  if (request.sges.size() != 1) return false;
+  const qp::SmallRequest small{.wr_id = request.wr_id,
+                               .opcode = request.opcode,
+                               .flags = request.flags,
+                               .sge = request.sges.front()};
+  const InEngine inside;
+  if (small.sge.length == 0 || !roce::may_be_at_once(pair_, small)) return false;
+  const auto* from = reinterpret_cast<const std::byte*>(small.sge.address);
+  if (!(small.flags & queues::kInline)) {
+    auto lease =
+        home_.regions.lease(small.sge.key, home_.pd, small.sge.address, small.sge.length, 0);
+    const memory::Extent extent = lease ? lease->next() : memory::Extent{};
+    if (extent.length != small.sge.length) return false;
+    from = extent.address;
+  }
+  return roce::send_at_once(*engine_, pair_, small, from,
+                            [this] { return Now(world_.clock.now()); });
 }
 
 std::optional<ReceiveSlot> Pair::room_for_receive(Node::Carve from) {

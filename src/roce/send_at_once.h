@@ -1,0 +1,34 @@
+// SPDX-License-Identifier: MIT
+// A SEND that leaves as it is posted (Engine::transmit_at_once), without a work request that
+// anybody looks at before: for whoever holds a queue pair and its engine, with the lock.
+#pragma once
+
+#include "qp/queue_pair.h"
+#include "roce/engine.h"
+
+namespace verbena::roce {
+
+inline bool may_be_at_once(qp::QueuePair& pair, const qp::SmallRequest& request) {
+  return request.opcode == queues::SendOpcode::kSend && !(request.flags & queues::kFence) &&
+         pair.may_bypass_queue() && pair.window().is_open();
+}
+
+// Of such a request, whose payload lies at `payload`. False: nothing has happened. `depart` sees to
+// it that what the wire was given leaves; what need not be done before that is done after it, for
+// the peer's answer is far away.
+template <class Depart>
+bool send_at_once(Engine& engine, qp::QueuePair& pair, const qp::SmallRequest& request,
+                  const std::byte* payload, Depart depart) {
+  qp::SendWindow& window = pair.window();
+  const Engine::AtOnce message{.index = window.open_index(),
+                               .payload = {payload, request.sge.length},
+                               .is_solicited = (request.flags & queues::kSolicited) != 0};
+  if (!engine.transmit_at_once(message, window)) return false;
+  const Now& now = depart();
+  qp::QueuePair::fill(window.open_wqe(), request);
+  window.issued_at_once();
+  engine.sent_at_once(message, now);
+  return true;
+}
+
+}  // namespace verbena::roce
