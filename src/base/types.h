@@ -2,6 +2,7 @@
 // The numbers of the field as types that cannot be mixed (IBTA vol 1, chapters 3 and 9).
 #pragma once
 
+#include <bit>
 #include <compare>
 #include <cstdint>
 
@@ -49,6 +50,16 @@ struct PdId {
 struct Gid {
   std::uint8_t bytes[16] = {};
   friend constexpr auto operator<=>(const Gid&, const Gid&) = default;
+  // Asked several times for each packet, and gcc 12 would look at byte after byte.
+  friend constexpr bool operator==(const Gid& a, const Gid& b) {
+    struct Words {
+      std::uint64_t high;
+      std::uint64_t low;
+    };
+    const auto one = std::bit_cast<Words>(a);
+    const auto other = std::bit_cast<Words>(b);
+    return ((one.high ^ other.high) | (one.low ^ other.low)) == 0;
+  }
 };
 
 // One piece of a program's memory in a work request (IBTA vol 1, 10.7.3). A length of 0 is 0 bytes

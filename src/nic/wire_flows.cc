@@ -4,7 +4,7 @@
 namespace verbena::nic {
 
 WireFlows::Entry& WireFlows::entry_of(const wire::Flow& flow) {
-  if (last_ && is_same(last_->flow, flow)) return *last_;
+  if (last_ && last_->flow == flow) return *last_;
   std::size_t place = flow.source_port;
   for (unsigned i = 8; i < 16; ++i)
     place = place * 31 + flow.source.bytes[i] * 7 + flow.destination.bytes[i];

@@ -5,7 +5,6 @@
 
 #include <array>
 #include <cstdint>
-#include <cstring>
 #include <optional>
 #include <span>
 
@@ -18,13 +17,6 @@ class WireFlows {
  public:
   static wire::Flow flow_of(const port::Received& packet) {
     return {.source = packet.from, .destination = packet.to, .source_port = packet.source_port};
-  }
-
-  // What == says, which gcc 12 finds out byte by byte.
-  static bool is_same(const wire::Flow& a, const wire::Flow& b) {
-    return std::memcmp(a.source.bytes, b.source.bytes, sizeof a.source.bytes) == 0 &&
-           std::memcmp(a.destination.bytes, b.destination.bytes, sizeof a.destination.bytes) == 0 &&
-           a.source_port == b.source_port && a.destination_port == b.destination_port;
   }
 
   // Whether the packet is what its sender sent.

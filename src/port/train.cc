@@ -7,19 +7,6 @@
 #include "base/assert.h"
 
 namespace verbena::port {
-namespace {
-
-// What == says, which gcc 12 finds out byte by byte.
-bool is_same(const Gid& a, const Gid& b) {
-  return std::memcmp(a.bytes, b.bytes, sizeof a.bytes) == 0;
-}
-bool is_same(const Route& a, const Route& b) {
-  return is_same(a.from, b.from) && is_same(a.to, b.to) && a.interface == b.interface &&
-         a.slot == b.slot && a.ecn == b.ecn && a.traffic_class == b.traffic_class &&
-         a.hop_limit == b.hop_limit;
-}
-
-}  // namespace
 
 TrainBuilder::TrainBuilder(const Limits& limits, std::size_t bytes_max, std::size_t trains_max)
     : limits_(limits),
@@ -33,8 +20,8 @@ TrainBuilder::TrainBuilder(const Limits& limits, std::size_t bytes_max, std::siz
 bool TrainBuilder::continues(const Route& route, std::uint32_t size) const {
   if (trains_.empty() || closed_) return false;
   const Train& last = trains_.back();
-  return size <= last.segment_size && in_last_ < limits_.segments_max &&
-         is_same(route, last.route) && last.bytes.size() + size <= limits_.train_bytes_max;
+  return size <= last.segment_size && in_last_ < limits_.segments_max && route == last.route &&
+         last.bytes.size() + size <= limits_.train_bytes_max;
 }
 
 // Where one fits. A shorter one ends its train.

@@ -34,8 +34,7 @@ auto UdpSenders::set_of(const Route& route) -> Set* {
   for (const std::atomic<Set*>& each : bound_) {
     Set* const set = each.load(std::memory_order_acquire);
     if (!set) return nullptr;
-    // What == says, which gcc 12 finds out byte by byte.
-    if (std::memcmp(set->source.bytes, route.from.bytes, sizeof route.from.bytes) == 0) return set;
+    if (set->source == route.from) return set;
   }
   return &unbound_;
 }

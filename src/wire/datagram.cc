@@ -15,11 +15,12 @@ DatagramBuilder::DatagramBuilder(std::span<std::byte> room, const Head& head,
   const std::size_t bytes = datagram_bytes(head.opcode, payload_bytes);
   VERBENA_ASSERT(bytes <= room.size());
   datagram_ = room.first(bytes);
-  Head padded = head;
-  padded.pad = pad_of(payload_bytes);
-  header_bytes_ = encode(padded, datagram_);
+  header_bytes_ = encode(head, datagram_);
+  const std::uint8_t pad = pad_of(payload_bytes);
+  std::byte& flags = datagram_[offsetof(Bth, flags)];
+  flags = (flags & ~(std::byte{3} << Bth::kPadShift)) | (std::byte{pad} << Bth::kPadShift);
   // The pad is sent as zeros (9.2.3), and never as what was in the buffer before.
-  const auto behind = datagram_.subspan(header_bytes_ + payload_bytes, padded.pad);
+  const auto behind = datagram_.subspan(header_bytes_ + payload_bytes, pad);
   std::fill(behind.begin(), behind.end(), std::byte{0});
 }
 

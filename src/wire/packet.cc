@@ -206,6 +206,7 @@ std::size_t encode(const Head& head, std::span<std::byte> room) {
   VERBENA_ASSERT(shape.is_defined && room.size() >= shape.header_bytes);
   Put put(room.data());
   put(encode_bth(head));
+  if (shape.header_bytes == kBthBytes) return kBthBytes;
   if (shape.deth) put(Deth{.qkey = be32(head.qkey), .source_qp = be24(head.source_qp.value)});
   if (shape.xrceth) put(Xrceth{.srq_number = be24(head.srq_number)});
   if (shape.feth) put(encode_feth(head));
