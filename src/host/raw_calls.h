@@ -64,6 +64,10 @@ inline int peer_credentials(int fd, ucred& who) {
   socklen_t size = sizeof who;
   return static_cast<int>(syscall(SYS_getsockopt, fd, SOL_SOCKET, SO_PEERCRED, &who, &size));
 }
+inline ssize_t receive_from(int fd, void* into, std::size_t size, int flags, void* name,
+                            socklen_t& name_size) {
+  return syscall(SYS_recvfrom, fd, into, size, flags, name, &name_size);
+}
 inline ssize_t send_to(int fd, const iovec& piece, int flags, const void* name, socklen_t size) {
   return syscall(SYS_sendto, fd, piece.iov_base, piece.iov_len, flags, name, size);
 }

@@ -114,6 +114,7 @@ bool WireNic::receive_for(SlotNumber slot) {
 
 bool WireNic::add_receiver(SlotNumber slot, UniqueFd socket) {
   const std::lock_guard guard(receive_lock_);
+  port::set_merging(socket.get(), true);  // whoever had it before may have left it otherwise
   if (!udp_.add_receiver(slot, std::move(socket))) return false;
   close_in_children(udp_.descriptors().back());
   return true;
@@ -183,8 +184,8 @@ std::size_t WireNic::receive(Answer when) {
   const bool had_inbox = has_inbox_.load(std::memory_order_acquire) && take_inbox();
   const std::size_t count = port_.receive(batch_, line_.wants_time() ? Instant(now) : Instant());
   if (count == 0 && !had_inbox) return 0;
-  received_at_ = now;
   if (count == 0) return 1;
+  if (count > kFew) received_at_ = now;
   cold_polls_.store(0, std::memory_order_relaxed);
   const QpTable::Reading reading(nic_.queue_pairs());
   Recipient recipient(*this, now, when);
@@ -254,6 +255,19 @@ void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now)
     return;
   }
   engine.receive(*parsed, arrival, qp->pair.window(), qp->pair.responder(), now);
+}
+
+// What is in between wants to see all that is sent.
+std::unique_ptr<port::UdpChannel> WireNic::open_channel(const port::Route& route) {
+  if (line_.wants_time()) return nullptr;
+  if (channels_.fetch_add(1, std::memory_order_relaxed) < kChannelsMost) {
+    if (auto channel = udp_.open_channel(route)) {
+      close_in_children(channel->fd());
+      return channel;
+    }
+  }
+  closed_channel();
+  return nullptr;
 }
 
 void WireNic::take_management(port::Received& packet) {

@@ -74,6 +74,9 @@ class WireNic final : port::HandOver {
   // -- for queue pairs, with their locks held
   port::Port& port() { return port_; }
   bool wants_time() const { return line_.wants_time(); }
+  // For a queue pair in a conversation with another one of this host. Null: it does without.
+  std::unique_ptr<port::UdpChannel> open_channel(const port::Route& route);
+  void closed_channel() { channels_.fetch_sub(1, std::memory_order_relaxed); }
   TrainPool& trains() { return trains_; }
   WirePeers& peers() { return peers_; }
   roce::ReorderBudget& reorder_budget() { return reorder_budget_; }
@@ -184,6 +187,8 @@ class WireNic final : port::HandOver {
   Mutex joining_lock_;  // before everything else
   std::vector<SlotNumber> slots_;
 
+  static constexpr std::uint32_t kChannelsMost = 64;  // each is a descriptor
+  std::atomic<std::uint32_t> channels_{0};
   std::atomic<std::uint32_t> connections_{0};
   std::atomic<std::uint32_t> cold_polls_{0};  // since something came, up to a limit
   std::atomic<std::uint64_t> driven_at_{0};   // the last time, in ticks
@@ -194,7 +199,7 @@ class WireNic final : port::HandOver {
   std::array<port::Received, kBatch> batch_;
   WireFlows flows_;
   std::vector<QpNum> members_;              // of the group that a packet came for
-  Instant received_at_;                     // when there was something the last time
+  Instant received_at_;                     // when there was more than a little the last time
   std::vector<QpNum> owing_;                // may have answers that wait
   std::atomic<std::uint32_t> is_owing_{0};  // there are such; a futex for whoever leaves
   std::atomic<bool> is_leaving_{false};

@@ -100,6 +100,7 @@ port::Details WireQp::wanted_details() const {
 
 WireQp::~WireQp() {
   nic_.want_no_more(wanted_details());
+  close_channel();
   if (!peer_) return;
   nic_.peers().leave(*peer_);
   nic_.disconnected();
@@ -173,7 +174,7 @@ const roce::Path* WireQp::path_of(const qp::Operation& op) {
 wire::FlowIcrc& WireQp::icrc_of(const roce::Path& path, std::uint16_t source_port) {
   const wire::Flow flow{
       .source = path.source, .destination = path.destination, .source_port = source_port};
-  if (!icrc_ || !WireFlows::is_same(flow_, flow)) {
+  if (!icrc_ || flow_ != flow) {
     flow_ = flow;
     icrc_.emplace(flow);
   }
@@ -239,16 +240,45 @@ auto WireQp::transmit_alone(const roce::Outgoing& packet, const roce::Path& path
   if (builder_ || is_near_ || size > kSmall) return transmit(packet, path, payload);
   if (is_stuck()) return Sent::kNoRoom;
   const port::Route route = route_of(packet, path, options_.is_on_this_host);
-  const std::uint16_t source_port = nic_.port().source_port(route);
-  if (source_port == 0) return Sent::kSent;
+  const bool by_channel = has_channel(route);
+  const std::uint16_t source_port = by_channel ? 0 : nic_.port().source_port(route);
+  if (source_port == 0 && !by_channel) return Sent::kSent;
   std::array<std::byte, kSmall> room;
   wire::DatagramBuilder datagram(room, packet.head, packet.payload_bytes);
   if (packet.payload_bytes != 0 && !payload(datagram.payload())) return Sent::kNoPayload;
-  datagram.finish(icrc_of(path, source_port));
-  const Instant now = nic_.wants_time() ? clock_now() : Instant();
-  const bool is_taken = nic_.port().send_alone(route, std::span(room).first(size), now);
-  if (is_taken) nic_.note_driver();
-  return is_taken ? Sent::kSent : Sent::kNoRoom;
+  const auto bytes = std::span<const std::byte>(room).first(size);
+  bool is_sent = false;
+  if (by_channel) {
+    datagram.finish(*channel_icrc_, channel_->next_id());
+    is_sent = channel_->send(bytes);
+    if (!is_sent) close_channel();
+  } else {
+    datagram.finish(icrc_of(path, source_port));
+    is_sent = nic_.port().send_alone(route, bytes, nic_.wants_time() ? clock_now() : Instant());
+  }
+  if (!is_sent) return Sent::kNoRoom;
+  nic_.note_driver();
+  return Sent::kSent;
+}
+
+// From some packets on that left alone, with a peer that is ours, on this host. Once: where a
+// channel could not be had, or ended, there is none.
+bool WireQp::has_channel(const port::Route& route) {
+  constexpr unsigned kConversation = 64;
+  if (channel_) return true;
+  if (alone_ > kConversation || !options_.is_on_this_host || !engine_->has_agreed()) return false;
+  if (++alone_ <= kConversation) return false;
+  channel_ = nic_.open_channel(route);
+  if (!channel_) return false;
+  channel_icrc_.emplace(wire::Flow{
+      .source = route.from, .destination = route.to, .source_port = channel_->source_port()});
+  return true;
+}
+
+void WireQp::close_channel() {
+  if (!channel_) return;
+  channel_.reset();
+  nic_.closed_channel();
 }
 
 // What is the same for all of them is found out once, and the program's memory is asked for once.

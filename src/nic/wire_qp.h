@@ -67,6 +67,8 @@ class WireQp final : roce::Wire, roce::Paths {
   wire::FlowIcrc& icrc_of(const roce::Path& path, std::uint16_t source_port);
   void share_in_flight();
   roce::InFlight in_flight() const;
+  bool has_channel(const port::Route& route);
+  void close_channel();
   port::Details wanted_details() const;
 
   WireNic& nic_;
@@ -81,6 +83,9 @@ class WireQp final : roce::Wire, roce::Paths {
   std::unique_ptr<roce::Congestion> when_agreed_;  // in its place, with a peer that is ours
   std::unique_ptr<roce::Engine> engine_;
   std::unique_ptr<port::TrainBuilder> builder_;
+  std::unique_ptr<port::UdpChannel> channel_;
+  std::optional<wire::FlowIcrc> channel_icrc_;
+  unsigned alone_ = 0;                   // packets that left so
   Instant retry_at_ = Instant::never();  // until then nothing is sent
   std::optional<Instant> full_since_;    // the receiver's buffer, of a process of this host
   std::size_t unseen_ = 0;               // bytes since we looked there

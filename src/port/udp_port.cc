@@ -47,6 +47,10 @@ UdpPort::UdpPort(UdpOptions options)
 }
 
 bool UdpPort::add_receiver(SlotNumber slot, UniqueFd socket) {
+  {
+    const std::lock_guard lock(details_lock_);
+    told_.clear();  // one of them goes
+  }
   const auto same = [&](const auto& each) { return each->slot() == slot; };
   std::erase_if(receivers_, same);
   if (receivers_.size() >= options_.receivers_max) return false;
@@ -68,8 +72,8 @@ void UdpPort::refresh_receivers() {
   {
     const std::lock_guard lock(details_lock_);
     told_.clear();
-    for (const int fd : descriptors_)
-      told_.push_back({fd, file_of(fd)});
+    for (const auto& each : receivers_)
+      told_.push_back({each->fd(), file_of(each->fd()), each.get()});
     tell_all();
   }
   receive_bytes_ = receivers_.empty() ? 0 : least.bytes;
@@ -85,8 +89,10 @@ void UdpPort::tell(const Details& details) {
 
 // With details_lock_.
 void UdpPort::tell_all() {
-  for (const Told& each : told_)
+  for (const Told& each : told_) {
     if (each.file != 0 && file_of(each.fd) == each.file) tell_details(each.fd, details_);
+    each.receiver->tell(details_.destinations || details_.marks);
+  }
 }
 
 void UdpPort::set_steering(Steering steering) {

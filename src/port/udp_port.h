@@ -26,6 +26,7 @@
 #include "port/handover.h"
 #include "port/port.h"
 #include "port/steering.h"
+#include "port/udp_channel.h"
 #include "port/udp_receiver.h"
 #include "port/udp_senders.h"
 #include "port/udp_socket.h"
@@ -53,6 +54,10 @@ class UdpPort final : public Port {
   bool add_receiver(SlotNumber slot, UniqueFd socket);
   // Of packets that are received from now on. Any thread.
   void tell(const Details& details);
+  // Null: there is none for it, and send() has to do (udp_channel.h). Any thread.
+  std::unique_ptr<UdpChannel> open_channel(const Route& route) {
+    return UdpChannel::open(route, options_.port, counters_);
+  }
   // Who holds the other slots. Any thread.
   void set_steering(Steering steering);
 
@@ -104,6 +109,7 @@ class UdpPort final : public Port {
   struct Told {
     int fd;
     ino_t file;
+    UdpReceiver* receiver;
   };
   std::vector<Told> told_;
 

@@ -1,36 +1,15 @@
 // SPDX-License-Identifier: MIT
-#include "port/udp_port.h"
-
 #include <fcntl.h>
-#include <netinet/in.h>
-#include <sys/socket.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <numeric>
 
-#include "port/test_packets.h"
+#include "port/test_udp_port.h"
 
 namespace verbena::port {
 namespace {
 
-Route loopback(bool ipv4, SlotNumber slot) {
-  const Gid here = ipv4 ? kLoopback4 : kLoopback6;
-  return {.from = here, .to = here, .slot = slot};
-}
-
-// One process: it sends to itself. The parameter: IPv4.
-class UdpPortTest : public ::testing::TestWithParam<bool> {
- protected:
-  void SetUp() override {
-    if (!GetParam() && !has_ipv6_sockets()) GTEST_SKIP() << "this system has no IPv6";
-    auto group = make_group(number, 1);
-    ASSERT_TRUE(port.add_receiver(kFive, std::move(group[0])));
-  }
-  const std::uint16_t number = free_port();
-  UdpPort port{{.port = number}};
-  const Route route = loopback(GetParam(), kFive);
-};
 INSTANTIATE_TEST_SUITE_P(Families, UdpPortTest, ::testing::Bool(),
                          [](const auto& family) { return family.param ? "Ipv4" : "Ipv6"; });
 
@@ -76,48 +55,6 @@ TEST_P(UdpPortTest, EcnMarksPassBothWays) {
     for (const Kept& each : came)
       EXPECT_EQ(each.head.ecn, ecn);
   }
-}
-
-TEST_P(UdpPortTest, TellsWhatItIsAskedFor) {
-  Route marked = route;
-  marked.ecn = Ecn::kCongested;
-  const auto received = [&](const Details& details) {
-    port.tell(details);
-    send_packets(port, marked, 2, 500);
-    const auto came = drain(port, 2);
-    EXPECT_EQ(came.size(), 2u);
-    Received last = came.empty() ? Received{} : came.back().head;
-    last.payload = {};
-    return last;
-  };
-  const auto nothing = received({.destinations = false, .marks = false});
-  EXPECT_EQ(nothing.from, route.from);
-  EXPECT_EQ(nothing.segment, port.limits().segments_max == 1 ? 0u : 1u);
-  EXPECT_EQ(nothing.to, Gid{});
-  EXPECT_EQ(nothing.interface, 0u);
-  EXPECT_EQ(nothing.ecn, Ecn::kNotCapable);
-  const auto destination = received({.destinations = true, .marks = false});
-  EXPECT_EQ(destination.to, route.to);
-  EXPECT_NE(destination.interface, 0u);
-  EXPECT_EQ(destination.ecn, Ecn::kNotCapable);
-  const auto mark = received({.destinations = false, .marks = true});
-  EXPECT_EQ(mark.to, Gid{});
-  EXPECT_EQ(mark.ecn, Ecn::kCongested);
-}
-
-// Also of a socket that takes another's place.
-TEST_P(UdpPortTest, TellsTheSameByEachOfItsSockets) {
-  port.tell({.destinations = false, .marks = false});
-  auto again = make_group(free_port(), 1);
-  ASSERT_TRUE(port.add_receiver(kFive, std::move(again[0])));
-  EXPECT_FALSE(tell_details(-1, {}));
-  int destinations = 1;
-  socklen_t size = sizeof destinations;
-  const int fd = port.descriptors().front();
-  const bool is_dual = has_ipv6_sockets();
-  ASSERT_EQ(0, getsockopt(fd, is_dual ? IPPROTO_IPV6 : IPPROTO_IP,
-                          is_dual ? IPV6_RECVPKTINFO : IP_PKTINFO, &destinations, &size));
-  EXPECT_EQ(destinations, 0);
 }
 
 TEST_P(UdpPortTest, ACallerWithLittleRoomGetsAllOfABatchInTheEnd) {

@@ -83,7 +83,8 @@ UdpReceiver::UdpReceiver(SlotNumber slot, UniqueFd socket)
     : slot_(slot),
       socket_(std::move(socket)),
       file_(file_of(socket_.get())),
-      buffers_(std::make_unique_for_overwrite<std::byte[]>(kBatches * kBatchBytes)) {}
+      buffers_(std::make_unique_for_overwrite<std::byte[]>(kBatches * kBatchBytes)),
+      may_be_single_(is_merging(socket_.get())) {}
 
 UdpReceiver::~UdpReceiver() {
   const int fd = is_open() ? socket_.release() : (socket_.release(), -1);
@@ -109,10 +110,69 @@ std::size_t UdpReceiver::take(std::span<Received> into, Counters& counters) {
     given += split(into.subspan(given));
     if (size < kBytesAlone) break;
   }
+  if (given != 0)
+    note_some(given, bytes);
+  else
+    note_nothing();
   return given;
 }
 
+void UdpReceiver::note_some(std::size_t packets, std::size_t bytes) {
+  constexpr unsigned kConversation = 256;
+  constexpr unsigned kStream = 4;
+  ++in_a_row_;
+  const bool is_alone = packets == 1 && bytes < kBytesAlone && in_a_row_ < kStream;
+  if (!is_alone) return merge();
+  if (mode_ != Mode::kMerged || !may_be_single_ || ++alone_ < kConversation) return;
+  alone_ = 0;
+  if (has_details_.load(std::memory_order_acquire)) return;
+  if (is_open() && set_merging(socket_.get(), false)) mode_ = Mode::kDraining;
+}
+
+// One look would do, but for a processor that was about to put something into the socket, and that
+// somebody took away just then.
+void UdpReceiver::note_nothing() {
+  constexpr unsigned kLooks = 64;
+  in_a_row_ = 0;
+  if (mode_ != Mode::kDraining || ++alone_ < kLooks) return;
+  mode_ = Mode::kSingle;
+  alone_ = 0;
+}
+
+void UdpReceiver::merge() {
+  alone_ = 0;
+  if (mode_ == Mode::kMerged) return;
+  mode_ = Mode::kMerged;
+  if (is_open()) set_merging(socket_.get(), true);
+}
+
 auto UdpReceiver::read(std::size_t into, Counters& counters) -> Got {
+  if (mode_ == Mode::kSingle && !has_details_.load(std::memory_order_acquire))
+    return read_single(into, counters);
+  return read_with_control(into, counters);
+}
+
+auto UdpReceiver::read_single(std::size_t into, Counters& counters) -> Got {
+  sockaddr_storage from;
+  socklen_t from_size = sizeof from;
+  const ssize_t size =
+      raw::receive_from(socket_.get(), buffer(into), kBatchBytes, MSG_DONTWAIT, &from, from_size);
+  if (size < 0) {
+    if (errno == EAGAIN || errno == EINTR) return Got::kNothing;
+    // A filter may know the other call only.
+    may_be_single_ = false;
+    merge();
+    return Got::kNothing;
+  }
+  counters.add_alone(Count::kReceivedBatches);
+  rest_ = std::span(buffer(into), static_cast<std::size_t>(size));
+  head_ = {};
+  segment_size_ = static_cast<std::uint32_t>(size);
+  read_source(from, head_);
+  return Got::kBatch;
+}
+
+auto UdpReceiver::read_with_control(std::size_t into, Counters& counters) -> Got {
   alignas(cmsghdr) std::byte control[256];
   sockaddr_storage from{};
   iovec piece{buffer(into), kBatchBytes};

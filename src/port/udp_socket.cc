@@ -114,13 +114,6 @@ std::uint16_t port_of(const sockaddr_storage& name) {
   return 0;
 }
 
-std::uint16_t bound_port(int fd) {
-  sockaddr_storage name{};
-  socklen_t size = sizeof name;
-  if (syscall(SYS_getsockname, fd, &name, &size) != 0) return 0;
-  return port_of(name);
-}
-
 // An ordinary socket on loopback that gets a train from itself.
 bool try_a_train(const Gid& loopback) {
   const int fd = make_dual_socket();
@@ -146,6 +139,13 @@ bool try_a_train(const Gid& loopback) {
 }
 
 }  // namespace
+
+std::uint16_t bound_port(int fd) {
+  sockaddr_storage name{};
+  socklen_t size = sizeof name;
+  if (syscall(SYS_getsockname, fd, &name, &size) != 0) return 0;
+  return port_of(name);
+}
 
 const char* to_string(SocketError error) {
   switch (error) {
@@ -208,6 +208,13 @@ Result<int, SocketError> make_receiver(const ReceiverOptions& options) {
   if (buffer > 0) set(fd, SOL_SOCKET, SO_RCVBUF, buffer);
   if (options.offload) set_on(fd, IPPROTO_UDP, UDP_GRO);
   return fd;
+}
+
+bool set_merging(int fd, bool merges) { return set(fd, IPPROTO_UDP, UDP_GRO, merges ? 1 : 0); }
+
+bool is_merging(int fd) {
+  int merges = 0;
+  return get(fd, IPPROTO_UDP, UDP_GRO, merges) && merges != 0;
 }
 
 bool tell_details(int fd, const Details& details) {

@@ -55,6 +55,10 @@ struct Details {
 Result<int, SocketError> make_receiver(const ReceiverOptions& options);
 // Of what is read from now on. False: the system refuses.
 bool tell_details(int fd, const Details& details);
+// Whether the system puts packets of one sender together (GRO). What it has put together before
+// stays so.
+bool set_merging(int fd, bool merges);
+bool is_merging(int fd);
 // From here on it is the last of the group.
 Result<void, SocketError> bind_receiver(int fd, std::uint16_t port);
 // The program of the whole group. On systems that refuse, packets are spread by hash, and handed
@@ -75,6 +79,9 @@ SocketFacts facts_of(int fd);
 // number, or the same where that cannot be. It was made by a system call as such: it is closed by
 // one, and libraries that keep tables of what libc opens would keep it.
 int lift_descriptor(int fd);
+
+// Of a UDP socket; 0: it has none.
+std::uint16_t bound_port(int fd);
 
 // Which socket a descriptor is of. 0: of none.
 ino_t file_of(int fd);

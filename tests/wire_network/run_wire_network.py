@@ -19,6 +19,7 @@ import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "conformance"))
+import conversations  # noqa: E402
 import library  # noqa: E402
 import rsockets_network  # noqa: E402
 
@@ -462,6 +463,7 @@ def main():
     on_lo = {**variables, "VERBENA_PATH": "wire"}
     report.case("forty processes", lambda: forty_processes(on_lo, False))
     report.case("forty processes, some killed", lambda: forty_processes(on_lo, True))
+    conversations.run_all(report, on_lo)
     for scene in ("exit", "agree", "multicast-errors", "multicast-ipv4"):
         report.case(f"probe: {scene}", lambda s=scene: probe(options.probe, s, on_lo))
     multicast(report, options.probe, variables)
