@@ -139,11 +139,8 @@ bool Qp::send_on_wire_at_once(const qp::SmallRequest& request) {
   const std::byte* const from = source_of(request, pair.config());
   if (!from) return false;
   const Now now(clock_now);
-  const auto depart = [&]() -> const Now& {
-    depart_with_answers(now);
-    return now;
-  };
-  if (!roce::send_at_once(wire_->engine(), pair, request, from, depart)) return false;
+  if (!roce::send_at_once(wire_->engine(), pair, request, from, now)) return false;
+  depart_with_answers(now);
   engine_->note_deadline(*this, now);
   return true;
 }

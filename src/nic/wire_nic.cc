@@ -224,6 +224,7 @@ void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now)
     return;
   }
   if (to->value == kManagementQp) {
+    recipient.leave();
     return take_management(packet);
   }
   if (*to == kMulticastQp) {
@@ -238,7 +239,7 @@ void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now)
   }
   // Nobody but its own peer reaches a connection, which sends to this address.
   if (packet.to == Gid{}) packet.to = qp->wire()->source();
-  if (!flows_.is_intact(packet)) {
+  if (!find_destination(packet)) {
     counters_.corrupt.fetch_add(1, std::memory_order_relaxed);
     return;
   }
@@ -261,10 +262,8 @@ void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now)
 std::unique_ptr<port::UdpChannel> WireNic::open_channel(const port::Route& route) {
   if (line_.wants_time()) return nullptr;
   if (channels_.fetch_add(1, std::memory_order_relaxed) < kChannelsMost) {
-    if (auto channel = udp_.open_channel(route)) {
-      close_in_children(channel->fd());
-      return channel;
-    }
+    // In a forked child it lies there until exec, and harms nobody: it is in no group.
+    if (auto channel = udp_.open_channel(route)) return channel;
   }
   closed_channel();
   return nullptr;
@@ -276,10 +275,10 @@ void WireNic::take_management(port::Received& packet) {
   counters_.corrupt.fetch_add(1, std::memory_order_relaxed);
 }
 
-// Where it was not told it is the address with which the ICRC is right. From now on it is told.
+// Whether the packet is intact. Where nobody told its destination, that is the address with which
+// the ICRC is right, and from now on it is told.
 bool WireNic::find_destination(port::Received& packet) {
   if (packet.to != Gid{}) return flows_.is_intact(packet);
-  if (is_wanted_for_good_.load(std::memory_order_relaxed)) return false;
   want_for_good();
   for (const host::Interface& each : host::all_interfaces()) {
     for (const Gid& gid : each.addresses) {

@@ -266,7 +266,8 @@ auto WireQp::transmit_alone(const roce::Outgoing& packet, const roce::Path& path
 bool WireQp::has_channel(const port::Route& route) {
   constexpr unsigned kConversation = 64;
   if (channel_) return true;
-  if (alone_ > kConversation || !options_.is_on_this_host || !engine_->has_agreed()) return false;
+  const bool may_be = options_.is_on_this_host && route.traffic_class == 0 && engine_->has_agreed();
+  if (alone_ > kConversation || !may_be) return false;
   if (++alone_ <= kConversation) return false;
   channel_ = nic_.open_channel(route);
   if (!channel_) return false;

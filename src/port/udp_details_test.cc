@@ -76,22 +76,41 @@ TEST_P(UdpDetails, ReadsConversationsOneByOne) {
   EXPECT_TRUE(is_merging(fd));
 }
 
-// What the system merged before it was told not to comes whole.
+// What lies there, merged, when the socket is told not to merge comes whole; and what is merged
+// while that is read.
 TEST_P(UdpDetails, LosesNothingThatWasMergedBefore) {
   if (port.limits().segments_max == 1) GTEST_SKIP() << "this system has no UDP_SEGMENT";
   port.tell({.destinations = false, .marks = false});
-  std::uint32_t sent = 0;
+  const int fd = port.descriptors().front();
   std::array<Received, 64> some;
-  for (; sent < 1000 && is_merging(port.descriptors().front()); ++sent) {
-    send_packets(port, route, 1, 60, sent);
-    send_packets(port, route, 9, 100, sent);
-    // The first one alone, as if the others came after the look.
+  std::uint32_t alone = 0;
+  for (; alone < 10'000; ++alone) {
+    send_packets(port, route, 1, 60, alone);
     ASSERT_EQ(port.receive(some, {}), 1u);
-    EXPECT_EQ(number_of(some[0].payload), sent);
+    ASSERT_EQ(port.receive(some, {}), 0u);
+    if (!is_merging(fd)) break;
+  }
+  ASSERT_LT(alone, 10'000u);
+  for (int round = 0; round < 5; ++round) {
+    // Until the next packet is the one with which it is told.
+    send_packets(port, route, 1, 4112);
+    ASSERT_EQ(drain(port, 1).size(), 1u);
+    ASSERT_TRUE(is_merging(fd));
+    for (std::uint32_t i = 0; i < alone; ++i) {
+      send_packets(port, route, 1, 60, i);
+      ASSERT_EQ(port.receive(some, {}), 1u);
+      ASSERT_EQ(port.receive(some, {}), 0u);
+    }
+    ASSERT_TRUE(is_merging(fd));
+    send_packets(port, route, 1, 60, 1000);
+    send_packets(port, route, 9, 100, 1001);
+    ASSERT_EQ(port.receive(some, {}), 1u);
+    EXPECT_EQ(number_of(some[0].payload), 1000u);
+    EXPECT_FALSE(is_merging(fd));
     const auto came = drain(port, 9);
-    ASSERT_EQ(came.size(), 9u) << sent;
+    ASSERT_EQ(came.size(), 9u);
     for (std::uint32_t i = 0; i < 9; ++i)
-      EXPECT_EQ(came[i].bytes, make_packet(kFive, 100, sent + i));
+      EXPECT_EQ(came[i].bytes, make_packet(kFive, 100, 1001 + i));
   }
 }
 

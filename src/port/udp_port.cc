@@ -47,13 +47,14 @@ UdpPort::UdpPort(UdpOptions options)
 }
 
 bool UdpPort::add_receiver(SlotNumber slot, UniqueFd socket) {
+  const auto same = [&](const auto& each) { return each->slot() == slot; };
+  if (std::ranges::none_of(receivers_, same) && receivers_.size() >= options_.receivers_max)
+    return false;
   {
     const std::lock_guard lock(details_lock_);
     told_.clear();  // one of them goes
   }
-  const auto same = [&](const auto& each) { return each->slot() == slot; };
   std::erase_if(receivers_, same);
-  if (receivers_.size() >= options_.receivers_max) return false;
   UniqueFd lifted(lift_descriptor(socket.release()));
   receivers_.push_back(std::make_unique<UdpReceiver>(slot, std::move(lifted)));
   slots_.add(slot);

@@ -129,10 +129,9 @@ void UdpReceiver::note_some(std::size_t packets, std::size_t bytes) {
   if (is_open() && set_merging(socket_.get(), false)) mode_ = Mode::kDraining;
 }
 
-// One look would do, but for a processor that was about to put something into the socket, and that
-// somebody took away just then.
+// One look would do, but for a processor that was about to put something into the socket.
 void UdpReceiver::note_nothing() {
-  constexpr unsigned kLooks = 64;
+  constexpr unsigned kLooks = 3;
   in_a_row_ = 0;
   if (mode_ != Mode::kDraining || ++alone_ < kLooks) return;
   mode_ = Mode::kSingle;
@@ -147,9 +146,22 @@ void UdpReceiver::merge() {
 }
 
 auto UdpReceiver::read(std::size_t into, Counters& counters) -> Got {
+  if (mode_ == Mode::kDraining) return read_draining(into, counters);
   if (mode_ == Mode::kSingle && !has_details_.load(std::memory_order_acquire))
     return read_single(into, counters);
   return read_with_control(into, counters);
+}
+
+auto UdpReceiver::read_draining(std::size_t into, Counters& counters) -> Got {
+  std::byte none{};
+  socklen_t no_name = 0;
+  if (raw::receive_from(socket_.get(), &none, 0, MSG_PEEK | MSG_DONTWAIT, nullptr, no_name) < 0)
+    return Got::kNothing;
+  alone_ = 0;
+  set_merging(socket_.get(), true);
+  const Got got = read_with_control(into, counters);
+  set_merging(socket_.get(), false);
+  return got;
 }
 
 auto UdpReceiver::read_single(std::size_t into, Counters& counters) -> Got {
@@ -160,6 +172,7 @@ auto UdpReceiver::read_single(std::size_t into, Counters& counters) -> Got {
   if (size < 0) {
     if (errno == EAGAIN || errno == EINTR) return Got::kNothing;
     // A filter may know the other call only.
+    counters.add(Count::kReceiveErrors);
     may_be_single_ = false;
     merge();
     return Got::kNothing;

@@ -6,11 +6,12 @@
 // merges none, and they are read by recvfrom, which costs the kernel 250 ns less than recvmsg:
 //
 //              many packets in a row, each alone
-//   kMerged ──────────────────────────────────────► kDraining ─ nothing was there, often ─► kSingle
+//   kMerged ──────────────────────────────────────► kDraining ─ nothing was there, twice ─► kSingle
 //      ▲                                                │                                     │
 //      └───────── packets follow each other closely, or a long one comes ─────────────────────┘
 //
-// kDraining: what was merged before may still come.
+// kDraining: what was merged before may still come. The system tells how long its packets are only
+// while merging is on: who finds something there turns it on for as long as it takes to read it.
 #pragma once
 
 #include <sys/types.h>
@@ -55,11 +56,11 @@ class UdpReceiver {
   std::size_t take(std::span<Received> into, Counters& counters);
 
  private:
-  struct Batch;
   enum class Got : std::uint8_t { kBatch, kNothing, kFailed };
   enum class Mode : std::uint8_t { kMerged, kDraining, kSingle };
   Got read(std::size_t buffer, Counters& counters);
   Got read_with_control(std::size_t buffer, Counters& counters);
+  Got read_draining(std::size_t buffer, Counters& counters);
   Got read_single(std::size_t buffer, Counters& counters);
   void note_some(std::size_t packets, std::size_t bytes);
   void note_nothing();
@@ -75,9 +76,8 @@ class UdpReceiver {
   std::atomic<bool> has_details_{true};
   Mode mode_ = Mode::kMerged;
   bool may_be_single_;
-  bool came_now_ = false;  // by the last call of take()
   unsigned in_a_row_ = 0;  // calls that brought something
-  unsigned alone_ = 0;     // packets with nothing around them, or in kDraining: looks at nothing
+  unsigned alone_ = 0;     // packets with nothing around them; in kDraining: looks at nothing
 
   // The batch that is being given out.
   std::size_t current_ = 0;

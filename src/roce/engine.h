@@ -62,7 +62,7 @@ class Engine : public qp::Carrier {
                               qp::Responder& responder) = 0;
   // A SEND that leaves as it is posted, in one packet, by the window's open_index(). False: nothing
   // has happened, and it takes the general way. Else the caller fills in the WQE, tells the window
-  // and sent_at_once(), in this order; the packet may go to the network before that.
+  // and sent_at_once(), in this order, before anything else.
   struct AtOnce {
     qp::OpIndex index;
     std::span<const std::byte> payload;

@@ -13,18 +13,16 @@ inline bool may_be_at_once(qp::QueuePair& pair, const qp::SmallRequest& request)
          pair.may_bypass_queue() && pair.window().is_open();
 }
 
-// Of such a request, whose payload lies at `payload`. False: nothing has happened. `depart` sees to
-// it that what the wire was given leaves; what need not be done before that is done after it, for
-// the peer's answer is far away.
-template <class Depart>
-bool send_at_once(Engine& engine, qp::QueuePair& pair, const qp::SmallRequest& request,
-                  const std::byte* payload, Depart depart) {
+// Of such a request, whose payload lies at `payload`. False: nothing has happened. Else the wire
+// has it, and what was written there has to leave. What need not be done before is done after that,
+// for the peer's answer is far away.
+inline bool send_at_once(Engine& engine, qp::QueuePair& pair, const qp::SmallRequest& request,
+                         const std::byte* payload, const Now& now) {
   qp::SendWindow& window = pair.window();
   const Engine::AtOnce message{.index = window.open_index(),
                                .payload = {payload, request.sge.length},
                                .is_solicited = (request.flags & queues::kSolicited) != 0};
   if (!engine.transmit_at_once(message, window)) return false;
-  const Now& now = depart();
   qp::QueuePair::fill(window.open_wqe(), request);
   window.issued_at_once();
   engine.sent_at_once(message, now);

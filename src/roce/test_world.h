@@ -136,9 +136,8 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
     const qp::SmallRequest small{
         .wr_id = request.wr_id, .opcode = request.opcode, .flags = request.flags, .sge = one};
     if (one.length == 0 || !may_be_at_once(pair, small)) return false;
-    const auto depart = [this] { return Now(link_.now); };
     const std::byte* const payload = memory.data() + (one.address - address(0));
-    const bool is_sent = send_at_once(*engine, pair, small, payload, depart);
+    const bool is_sent = send_at_once(*engine, pair, small, payload, link_.now);
     sent_at_once += is_sent;
     return is_sent;
   }

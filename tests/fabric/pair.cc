@@ -236,8 +236,7 @@ bool Pair::post_at_once(const qp::SendRequest& request) {
     if (extent.length != small.sge.length) return false;
     from = extent.address;
   }
-  return roce::send_at_once(*engine_, pair_, small, from,
-                            [this] { return Now(world_.clock.now()); });
+  return roce::send_at_once(*engine_, pair_, small, from, world_.clock.now());
 }
 
 std::optional<ReceiveSlot> Pair::room_for_receive(Node::Carve from) {
