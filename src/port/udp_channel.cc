@@ -28,7 +28,7 @@ constexpr std::size_t kEthernetHead = 14;  // what the loopback interface has, t
 constexpr unsigned kBetweenChecks = 256;
 
 template <class T>
-bool set(int fd, int level, int name, const T& value) {
+bool set_on_channel(int fd, int level, int name, const T& value) {
   return syscall(SYS_setsockopt, fd, level, name, &value, sizeof value) == 0;
 }
 
@@ -58,9 +58,9 @@ bool bind_and_connect(int fd, const Route& route, std::uint16_t port) {
 // As those that all share (make_sender): the same bits of the IP head, and deaf.
 bool make_like_senders(int fd, bool is_ipv4) {
   sock_filter drop{BPF_RET | BPF_K, 0, 0, 0};
-  set(fd, SOL_SOCKET, SO_ATTACH_FILTER, sock_fprog{1, &drop});
-  return is_ipv4 ? set(fd, IPPROTO_IP, IP_MTU_DISCOVER, int{IP_PMTUDISC_PROBE})
-                 : set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, int{IPV6_PMTUDISC_PROBE});
+  set_on_channel(fd, SOL_SOCKET, SO_ATTACH_FILTER, sock_fprog{1, &drop});
+  return is_ipv4 ? set_on_channel(fd, IPPROTO_IP, IP_MTU_DISCOVER, int{IP_PMTUDISC_PROBE})
+                 : set_on_channel(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, int{IPV6_PMTUDISC_PROBE});
 }
 
 // The identification of a packet that we send to ourselves now.
@@ -121,12 +121,13 @@ bool UdpChannel::learn_port() {
 // Two, for the count has to be known, and that it is one.
 bool UdpChannel::learn_id(const Route& route) {
   const sockaddr_in self = ipv4_name(route.from, source_port_);
-  if (!set(fd_, SOL_SOCKET, SO_TIMESTAMPING, int{SOF_TIMESTAMPING_TX_SOFTWARE})) return false;
+  if (!set_on_channel(fd_, SOL_SOCKET, SO_TIMESTAMPING, int{SOF_TIMESTAMPING_TX_SOFTWARE}))
+    return false;
   const auto first = id_of_a_packet(fd_, self);
   const auto second = id_of_a_packet(fd_, self);
   if (!first || !second || static_cast<std::uint16_t>(*first + 1) != *second) return false;
   next_id_ = static_cast<std::uint16_t>(*second + 1);
-  return set(fd_, SOL_SOCKET, SO_TIMESTAMPING, 0);
+  return set_on_channel(fd_, SOL_SOCKET, SO_TIMESTAMPING, 0);
 }
 
 bool UdpChannel::send(std::span<const std::byte> packet) {
