@@ -78,7 +78,6 @@ std::optional<std::uint16_t> id_of_a_packet(int fd, const sockaddr_in& self) {
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   const ssize_t size = raw::recvmsg(fd, message, MSG_ERRQUEUE | MSG_DONTWAIT);
-  if (size < static_cast<ssize_t>(kEthernetHead)) return std::nullopt;
   wire::Ipv4Header head;
   if (size < static_cast<ssize_t>(kEthernetHead + sizeof head)) return std::nullopt;
   std::memcpy(&head, bytes.data() + kEthernetHead, sizeof head);
