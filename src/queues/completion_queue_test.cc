@@ -27,7 +27,7 @@ struct CountedEvents final : CompletionEvents {
   }
   std::atomic<int> completions{0};
   std::atomic<int> overruns{0};
-  int waiting = 0;
+  std::atomic<int> waiting{0};
 };
 
 Completion numbered(std::uint64_t number, std::uint32_t qp = 2) {
