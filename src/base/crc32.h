@@ -56,6 +56,15 @@ constexpr std::uint32_t multiply(std::uint32_t a, std::uint32_t b) {
   return product;
 }
 
+// x^n.
+constexpr std::uint32_t power(unsigned n) {
+  std::uint32_t result = kOne;
+  for (std::uint32_t square = kOne >> 1; n != 0; n >>= 1, square = multiply(square, square)) {
+    if ((n & 1) != 0) result = multiply(result, square);
+  }
+  return result;
+}
+
 // Undoes `times x`: the coefficient of x^0 is set exactly when the generator was subtracted.
 constexpr std::uint32_t divide_by_x(std::uint32_t a) {
   return (a >> 31) != 0 ? (a ^ kGenerator) << 1 | 1 : a << 1;

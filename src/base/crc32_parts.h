@@ -12,15 +12,6 @@
 
 namespace verbena::crc {
 
-// x^n.
-constexpr std::uint32_t power(unsigned n) {
-  std::uint32_t result = kOne;
-  for (std::uint32_t square = kOne >> 1; n != 0; n >>= 1, square = multiply(square, square)) {
-    if ((n & 1) != 0) result = multiply(result, square);
-  }
-  return result;
-}
-
 // Any number of bytes, anywhere.
 std::uint32_t by_tables(std::uint64_t state, const std::byte* bytes, std::size_t count);
 

@@ -13,7 +13,6 @@ namespace {
 
 constexpr std::byte kOnes{0xFF};
 constexpr std::size_t kIpv4LengthOffset = 2;
-constexpr std::size_t kIpv4IdOffset = 4;
 constexpr std::size_t kIpv4TosOffset = 1;
 constexpr std::size_t kIpv4TtlOffset = 8;
 constexpr std::size_t kIpv4ChecksumOffset = 10;
@@ -23,6 +22,16 @@ constexpr std::size_t kUdpLengthOffset = 4;
 constexpr std::size_t kUdpChecksumOffset = 6;
 // Identification, flags and offset end here.
 constexpr std::size_t kIpv4BehindFragment = kIpv4Bytes - 8;
+
+// What each bit of the identification adds to the CRC of the heads (icrc.h). On the wire its upper
+// byte comes first.
+constexpr auto kOfIdBits = [] {
+  constexpr unsigned kBytes = 4 + kIpv4BehindFragment + kUdpBytes;
+  std::array<std::uint32_t, 16> crcs{};
+  for (unsigned bit = 0; bit < crcs.size(); ++bit)
+    crcs[bit] = crc::multiply(1U << (bit ^ 8), crc::power(8 * kBytes));
+  return crcs;
+}();
 
 void store(be16 value, std::byte* to) { std::memcpy(to, &value, sizeof value); }
 
@@ -48,31 +57,27 @@ FlowIcrc::FlowIcrc(const Flow& flow) : is_ipv4_(is_ipv4(flow)) {
   std::fill_n(prefix_.data() + prefix_bytes_ - kUdpBytes + kUdpChecksumOffset, 2, kOnes);
 }
 
-std::uint32_t FlowIcrc::crc_of_heads(std::size_t datagram_bytes, std::uint16_t id) {
-  const auto length = static_cast<std::uint32_t>(datagram_bytes + kUdpBytes);
+// With IPv4's identification 0.
+void FlowIcrc::fold_heads(std::uint32_t length) {
   VERBENA_ASSERT(length + kIpv4Bytes <= 0xFFFF);
-  if (!is_ipv4_) id = 0;
-  if (length != known_length_) {
-    std::byte* const ip = prefix_.data() + kOnesBytes;
-    const auto ip_length = static_cast<std::uint16_t>(is_ipv4_ ? length + kIpv4Bytes : length);
-    store(be16(ip_length), ip + (is_ipv4_ ? kIpv4LengthOffset : kIpv6LengthOffset));
-    store(be16(static_cast<std::uint16_t>(length)),
-          prefix_.data() + prefix_bytes_ - kUdpBytes + kUdpLengthOffset);
-    known_length_ = length;
-    known_ids_ = 0;
-  }
-  if (id >= kKnownIds) return fold_heads(id);
-  const std::uint64_t bit = std::uint64_t{1} << id;
-  if ((known_ids_ & bit) == 0) {
-    known_crcs_[id] = fold_heads(id);
-    known_ids_ |= bit;
-  }
-  return known_crcs_[id];
+  std::byte* const ip = prefix_.data() + kOnesBytes;
+  const auto ip_length = static_cast<std::uint16_t>(is_ipv4_ ? length + kIpv4Bytes : length);
+  store(be16(ip_length), ip + (is_ipv4_ ? kIpv4LengthOffset : kIpv6LengthOffset));
+  store(be16(static_cast<std::uint16_t>(length)),
+        prefix_.data() + prefix_bytes_ - kUdpBytes + kUdpLengthOffset);
+  known_crc_ = crc32(0, std::span(prefix_).first(prefix_bytes_));
+  known_length_ = length;
+  known_id_ = 0;
 }
 
-std::uint32_t FlowIcrc::fold_heads(std::uint16_t id) {
-  if (is_ipv4_) store(be16(id), prefix_.data() + kOnesBytes + kIpv4IdOffset);
-  return crc32(0, std::span(prefix_).first(prefix_bytes_));
+std::uint32_t FlowIcrc::crc_of_heads(std::size_t datagram_bytes, std::uint16_t id) {
+  const auto length = static_cast<std::uint32_t>(datagram_bytes + kUdpBytes);
+  if (length != known_length_) fold_heads(length);
+  if (!is_ipv4_) return known_crc_;
+  for (unsigned changed = known_id_ ^ id; changed != 0; changed &= changed - 1)
+    known_crc_ ^= kOfIdBits[static_cast<unsigned>(std::countr_zero(changed))];
+  known_id_ = id;
+  return known_crc_;
 }
 
 CrcBlock FlowIcrc::begin(std::span<const std::byte, kBthBytes> bth, std::size_t datagram_bytes,

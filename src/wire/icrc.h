@@ -35,8 +35,8 @@ struct Verified {
   bool is_guess = true;  // false: solved for, so one corrupt packet in 2^16 looks like this
 };
 
-// Computes the ICRCs of one flow. Keeps the CRCs of heads, because the packets of a message are
-// mostly of one length, and their identifications count from 0 again and again: belongs to one
+// Computes the ICRCs of one flow. Keeps the CRC of the heads, because the packets of a message are
+// mostly of one length, and identifications count, so that few bits of them change: belongs to one
 // thread.
 class FlowIcrc {
  public:
@@ -57,18 +57,17 @@ class FlowIcrc {
  private:
   static constexpr std::size_t kOnesBytes = 8;
   static constexpr std::size_t kPrefixMax = kOnesBytes + kIpv6Bytes + kUdpBytes;
-  static constexpr std::uint16_t kKnownIds = 64;  // a train with a path MTU of 1024 has fewer
 
   std::uint32_t crc_of_heads(std::size_t datagram_bytes, std::uint16_t id);
-  std::uint32_t fold_heads(std::uint16_t id);
+  void fold_heads(std::uint32_t length);
 
   std::array<std::byte, kPrefixMax> prefix_{};
   std::uint8_t prefix_bytes_ = 0;
   bool is_ipv4_ = false;
-  // Of heads that say this length (0: nothing yet), by identification.
+  // Of heads that say this length (0: nothing yet) and identification.
+  std::uint16_t known_id_ = 0;
   std::uint32_t known_length_ = 0;
-  std::uint64_t known_ids_ = 0;
-  std::array<std::uint32_t, kKnownIds> known_crcs_{};
+  std::uint32_t known_crc_ = 0;
 };
 
 // The last four bytes of a datagram.
