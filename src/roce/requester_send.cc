@@ -61,7 +61,9 @@ void Requester::issue(qp::SendWindow& window, qp::Budget& budget, const Now& now
     could_not_leave_ = has_left_;
     break;
   }
-  timers_.resume = window.resume_at().value_or(Instant::never());
+  // What it is past and did not use waits for something else, as for room on the way out.
+  const std::optional<Instant> resume = window.resume_at();
+  timers_.resume = resume && *resume > now ? *resume : Instant::never();
   has_heard_ = false;
 }
 

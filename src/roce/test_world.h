@@ -333,6 +333,9 @@ class TestWorld {
   bool step(Instant end) {
     const Instant at = std::min({link.next(), ends[0].wake_at(), ends[1].wake_at()});
     if (at > end || at == Instant::never()) return false;
+    // Who wants a turn at once, again and again, would keep a core busy and get nowhere.
+    stood_still_ = at > link.now ? 0 : stood_still_ + 1;
+    VERBENA_ASSERT(stood_still_ < 10'000);
     link.now = std::max(link.now, at);
     while (link.next() <= link.now) {
       InTransit packet = link.take();
@@ -347,6 +350,8 @@ class TestWorld {
       while (end.turn()) {
       }
   }
+
+  unsigned stood_still_ = 0;  // steps
 };
 
 }  // namespace verbena::roce
