@@ -102,10 +102,8 @@ class Qp final : qp::QpEvents {
   bool turn_without_answers(const Now& now);
   // As turn_without_answers(), where that may find something.
   bool wants_turn_on_wire() const;
-  // Something waits for the next turn that nobody is in a hurry about.
-  bool has_rest_on_wire() const;
-  // For so many work requests, if the peer has acknowledged so many.
-  void make_room(std::size_t requests);
+  // The peer waits for an answer, which waits for something to go along with.
+  bool owes_on_wire() const;
   // Answers that wait for something to go along with leave now: nothing will be posted, or polled.
   void answer_what_is_owed();
   // Null: it does not use the wire.

@@ -240,7 +240,6 @@ Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> r
   posted = 0;
   qp.engine().note_post();
   const std::lock_guard guard(qp.pair.lock());
-  qp.make_room(requests.size());
   return post_locked(qp, requests, posted);
 }
 
@@ -259,7 +258,6 @@ Result<void, qp::PostError> post_send_together(Qp& qp, std::span<const qp::SendR
   std::size_t posted = 0;
   qp.engine().note_post();
   const std::lock_guard guard(qp.pair.lock());
-  qp.make_room(requests.size());
   if (qp.pair.room() < requests.size()) return refuse(qp::PostError::kFull);
   return post_locked(qp, requests, posted);
 }

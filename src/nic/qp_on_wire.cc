@@ -63,20 +63,14 @@ bool Qp::turn_without_answers(const Now& now) {
 }
 
 bool Qp::wants_turn_on_wire() const {
-  const std::optional<Instant> deadline = wire_->engine().next_deadline();
   return pair.window().has_unissued() || wire_->is_stuck() || pair.state() == qp::QpState::kError ||
-         pair.config().xrc != qp::Xrc::kNo || (deadline && *deadline < timer);
+         pair.config().xrc != qp::Xrc::kNo || wire_->has_sooner_deadline();
 }
 
-bool Qp::has_rest_on_wire() const { return wire_ && (wire_->owes() || wire_->engine().has_late()); }
-
-void Qp::make_room(std::size_t requests) {
-  if (!wire_ || pair.room() >= requests || !wire_->engine().has_late()) return;
-  collect_on_wire(Now(clock_now));
-}
+bool Qp::owes_on_wire() const { return wire_ && wire_->owes(); }
 
 void Qp::answer_what_is_owed() {
-  if (has_rest_on_wire()) static_cast<void>(send_on_wire(Now(clock_now)));
+  if (owes_on_wire()) static_cast<void>(send_on_wire(Now(clock_now)));
 }
 
 // What was posted goes first: answers are short, and end its train.

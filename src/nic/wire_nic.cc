@@ -64,15 +64,14 @@ class WireNic::Recipient {
     const bool waits = when_ == Answer::kSoon && bytes_ <= kLittle && qp_->wire()->may_owe() &&
                        wire_.owing_.size() < kOwingMax;
     bool more = false;
-    if (!waits)
-      more = qp_->turn(now_);
-    else if (qp_->wants_turn_on_wire())
-      more = qp_->turn_without_answers(now_);
-    else
+    if (waits && !qp_->wants_turn_on_wire()) [[likely]]
       qp_->wire()->owe();
+    else
+      more = waits ? qp_->turn_without_answers(now_) : qp_->turn(now_);
     qp_->pair.lock().unlock();
     if (waits) wire_.note_owing(qp_->number());
-    if (more) wire_.engine_.want_turn(qp_->number());
+    if (more) [[unlikely]]
+      wire_.engine_.want_turn(qp_->number());
     qp_ = nullptr;
   }
 
@@ -210,7 +209,7 @@ void WireNic::answer_owed() {
     if (!qp) continue;
     const std::lock_guard guard(qp->pair.lock());
     // What it posted meanwhile took the answer along.
-    if (qp->has_rest_on_wire() && qp->turn(now)) engine_.want_turn(number);
+    if (qp->owes_on_wire() && qp->turn(now)) engine_.want_turn(number);
   }
   owing_.clear();
   is_owing_.store(0, std::memory_order_relaxed);
@@ -219,43 +218,50 @@ void WireNic::answer_owed() {
 
 void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now) {
   const auto to = wire::destination_of(packet.payload);
-  if (!to) {
+  if (!to) [[unlikely]] {
     counters_.malformed.fetch_add(1, std::memory_order_relaxed);
     return;
   }
-  if (to->value == kManagementQp) {
+  if (to->value == kManagementQp) [[unlikely]] {
     recipient.leave();
     return take_management(packet);
   }
-  if (*to == kMulticastQp) {
+  if (*to == kMulticastQp) [[unlikely]] {
     recipient.leave();
     take_multicast(packet);
     return;
   }
   Qp* const qp = recipient.find(*to);
-  if (!qp) {
+  if (!qp) [[unlikely]] {
     counters_.nobody.fetch_add(1, std::memory_order_relaxed);
     return;
   }
   // Nobody but its own peer reaches a connection, which sends to this address.
   if (packet.to == Gid{}) packet.to = qp->wire()->source();
-  if (!find_destination(packet)) {
+  if (!find_destination(packet)) [[unlikely]] {
     counters_.corrupt.fetch_add(1, std::memory_order_relaxed);
     return;
   }
   recipient.got(packet.payload.size());
   roce::Engine& engine = qp->wire()->engine();
+  if (packet.ecn != port::Ecn::kCongested &&
+      engine.receive_at_once(packet.payload, packet.from, qp->pair.window(), qp->pair.responder(),
+                             now)) [[likely]]
+    return;
   roce::Arrival arrival{.datagram_bytes = packet.payload.size()};
   arrival.ip.flow = WireFlows::flow_of(packet);
   arrival.ip.traffic_class = static_cast<std::uint8_t>(packet.ecn);
   const auto parsed = wire::parse(packet.payload);
-  if (!parsed) {
-    counters_.malformed.fetch_add(1, std::memory_order_relaxed);
-    const auto bth = wire::parse_bth(packet.payload);
-    if (bth) engine.receive_broken(*bth, parsed.error(), arrival, qp->pair.responder());
-    return;
-  }
+  if (!parsed) return take_malformed(packet, parsed.error(), arrival, *qp);
   engine.receive(*parsed, arrival, qp->pair.window(), qp->pair.responder(), now);
+}
+
+// It is what its sender sent, who is told where the specification says so.
+void WireNic::take_malformed(const port::Received& packet, wire::Malformed why,
+                             const roce::Arrival& arrival, Qp& qp) {
+  counters_.malformed.fetch_add(1, std::memory_order_relaxed);
+  const auto bth = wire::parse_bth(packet.payload);
+  if (bth) qp.wire()->engine().receive_broken(*bth, why, arrival, qp.pair.responder());
 }
 
 // What is in between wants to see all that is sent.
@@ -278,7 +284,12 @@ void WireNic::take_management(port::Received& packet) {
 // Whether the packet is intact. Where nobody told its destination, that is the address with which
 // the ICRC is right, and from now on it is told.
 bool WireNic::find_destination(port::Received& packet) {
-  if (packet.to != Gid{}) return flows_.is_intact(packet);
+  if (packet.to != Gid{}) [[likely]]
+    return flows_.is_intact(packet);
+  return guess_destination(packet);
+}
+
+bool WireNic::guess_destination(port::Received& packet) {
   want_for_good();
   for (const host::Interface& each : host::all_interfaces()) {
     for (const Gid& gid : each.addresses) {

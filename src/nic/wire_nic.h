@@ -39,6 +39,7 @@
 #include "port/handover.h"
 #include "port/udp_port.h"
 #include "roce/reorder_buffer.h"
+#include "roce/wire.h"
 #include "wire/malformed.h"
 #include "wire/packet.h"
 
@@ -155,12 +156,15 @@ class WireNic final : port::HandOver {
   std::size_t receive(Answer when);
   void note_owing(QpNum number);
   void answer_owed();
-  bool take_inbox();
+  [[gnu::cold]] bool take_inbox();
   void take(port::Received& packet, Recipient& recipient, const Now& now);
-  void take_management(port::Received& packet);
+  [[gnu::cold]] void take_management(port::Received& packet);
+  [[gnu::cold]] void take_malformed(const port::Received& packet, wire::Malformed why,
+                                    const roce::Arrival& arrival, Qp& qp);
   bool find_destination(port::Received& packet);
+  [[gnu::cold]] bool guess_destination(port::Received& packet);
   void count_wanted(const port::Details& details, int by);
-  void want_for_good();
+  [[gnu::cold]] void want_for_good();
   void take_multicast(const port::Received& packet);
   bool hand_over(SlotNumber owner, const port::Received& packet) override;
 

@@ -239,20 +239,19 @@ auto WireQp::transmit_alone(const roce::Outgoing& packet, const roce::Path& path
   // What was written before leaves before it.
   if (builder_ || is_near_ || size > kSmall) return transmit(packet, path, payload);
   if (is_stuck()) return Sent::kNoRoom;
-  const port::Route route = route_of(packet, path, options_.is_on_this_host);
-  const bool by_channel = has_channel(route);
-  const std::uint16_t source_port = by_channel ? 0 : nic_.port().source_port(route);
-  if (source_port == 0 && !by_channel) return Sent::kSent;
   std::array<std::byte, kSmall> room;
   wire::DatagramBuilder datagram(room, packet.head, packet.payload_bytes);
   if (packet.payload_bytes != 0 && !payload(datagram.payload())) return Sent::kNoPayload;
   const auto bytes = std::span<const std::byte>(room).first(size);
   bool is_sent = false;
-  if (by_channel) {
+  if (has_channel(packet, path)) {
     datagram.finish(*channel_icrc_, channel_->next_id());
     is_sent = channel_->send(bytes);
     if (!is_sent) close_channel();
   } else {
+    const port::Route route = route_of(packet, path, options_.is_on_this_host);
+    const std::uint16_t source_port = nic_.port().source_port(route);
+    if (source_port == 0) return Sent::kSent;  // lost, for want of a socket
     datagram.finish(icrc_of(path, source_port));
     is_sent = nic_.port().send_alone(route, bytes, nic_.wants_time() ? clock_now() : Instant());
   }
@@ -263,12 +262,13 @@ auto WireQp::transmit_alone(const roce::Outgoing& packet, const roce::Path& path
 
 // From some packets on that left alone, with a peer that is ours, on this host. Once: where a
 // channel could not be had, or ended, there is none.
-bool WireQp::has_channel(const port::Route& route) {
+bool WireQp::has_channel(const roce::Outgoing& packet, const roce::Path& path) {
   constexpr unsigned kConversation = 64;
   if (channel_) return true;
-  const bool may_be = options_.is_on_this_host && route.traffic_class == 0 && engine_->has_agreed();
+  const bool may_be = options_.is_on_this_host && path.traffic_class == 0 && engine_->has_agreed();
   if (alone_ > kConversation || !may_be) return false;
   if (++alone_ <= kConversation) return false;
+  const port::Route route = route_of(packet, path, options_.is_on_this_host);
   channel_ = nic_.open_channel(route);
   if (!channel_) return false;
   channel_icrc_.emplace(wire::Flow{
@@ -328,11 +328,16 @@ void WireQp::flush(const Now& now) {
   nic_.note_driver();
 }
 
-Instant WireQp::next_deadline(const Now& now) const {
+Instant WireQp::next_deadline(const Now& now) {
   const std::optional<Instant> engine = engine_->next_deadline();
+  told_deadline_ = engine.value_or(Instant::never());
   if (!engine) return retry_at_;
   const Instant soonest = now + (options_.is_on_this_host ? kGrainNear : kGrainFar);
   return std::min(std::max(*engine, soonest), retry_at_);
+}
+
+bool WireQp::has_sooner_deadline() const {
+  return engine_->next_deadline().value_or(Instant::never()) < told_deadline_;
 }
 
 }  // namespace verbena::nic

@@ -42,7 +42,9 @@ class WireQp final : roce::Wire, roce::Paths {
   // Something written has not left: the system takes no more just now.
   bool is_stuck() const { return retry_at_ != Instant::never(); }
   // When it wants a turn, or never; timers of the engine may be late by a grain.
-  Instant next_deadline(const Now& now) const;
+  Instant next_deadline(const Now& now);
+  // The engine has one that is sooner than it was when that was asked for.
+  bool has_sooner_deadline() const;
 
   // Answers to the peer that wait for something to go along with.
   bool owes() const { return owed_ != 0; }
@@ -67,7 +69,7 @@ class WireQp final : roce::Wire, roce::Paths {
   wire::FlowIcrc& icrc_of(const roce::Path& path, std::uint16_t source_port);
   void share_in_flight();
   roce::InFlight in_flight() const;
-  bool has_channel(const port::Route& route);
+  bool has_channel(const roce::Outgoing& packet, const roce::Path& path);
   void close_channel();
   port::Details wanted_details() const;
 
@@ -85,11 +87,12 @@ class WireQp final : roce::Wire, roce::Paths {
   std::unique_ptr<port::TrainBuilder> builder_;
   std::unique_ptr<port::UdpChannel> channel_;
   std::optional<wire::FlowIcrc> channel_icrc_;
-  unsigned alone_ = 0;                   // packets that left so
-  Instant retry_at_ = Instant::never();  // until then nothing is sent
-  std::optional<Instant> full_since_;    // the receiver's buffer, of a process of this host
-  std::size_t unseen_ = 0;               // bytes since we looked there
-  std::size_t blind_ = 0;                // bytes sent while the receive buffer was being looked for
+  unsigned alone_ = 0;                        // packets that left so
+  Instant retry_at_ = Instant::never();       // until then nothing is sent
+  Instant told_deadline_ = Instant::never();  // the engine's, without its grain
+  std::optional<Instant> full_since_;         // the receiver's buffer, of a process of this host
+  std::size_t unseen_ = 0;                    // bytes since we looked there
+  std::size_t blind_ = 0;  // bytes sent while the receive buffer was being looked for
   roce::Path datagram_path_;
   bool is_near_;  // what is sent now is unreliable and stays on this host
   wire::Flow flow_;

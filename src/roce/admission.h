@@ -19,19 +19,19 @@ constexpr bool pkeys_match(std::uint16_t a, std::uint16_t b) {
 inline Admission admit(const wire::Head& packet, const Arrival& arrival, const Settings& settings,
                        wire::Service service, EngineCounters& counters) {
   const bool is_connected = service != wire::Service::kUd;
-  if (is_connected && arrival.ip.flow.source != settings.path.destination) {
+  if (is_connected && arrival.ip.flow.source != settings.path.destination) [[unlikely]] {
     ++counters.other_sender;
     return Admission::kDropped;
   }
-  if (packet.opcode == wire::kCnp && is_connected) {
+  if (packet.opcode == wire::kCnp && is_connected) [[unlikely]] {
     ++counters.notifications;
     return Admission::kNotification;
   }
-  if (packet.opcode.service() != service) {
+  if (packet.opcode.service() != service) [[unlikely]] {
     ++counters.other_service;
     return Admission::kDropped;
   }
-  if (!pkeys_match(packet.pkey, settings.pkey)) {
+  if (!pkeys_match(packet.pkey, settings.pkey)) [[unlikely]] {
     ++counters.other_pkey;
     return Admission::kDropped;
   }

@@ -75,12 +75,12 @@ void Assembly::passed(const wire::Packet& packet) {
 }
 
 Result<void, Refusal> Assembly::take_send(const wire::Packet& packet, qp::Responder& responder) {
-  std::uint64_t offset = offset_;
-  if (packet.shape->starts_message()) {
-    offset = 0;
-    const auto begun = packet.shape->ends_message() ? responder.begin_receive(packet.payload.size())
-                                                    : responder.begin_receive_of_any_length();
-    if (!begun) return begun;
+  const bool starts = packet.shape->starts_message();
+  if (starts && packet.shape->ends_message())
+    return responder.receive_whole(packet.payload, arrived_of(packet));
+  const std::uint64_t offset = starts ? 0 : offset_;
+  if (starts) {
+    if (auto begun = responder.begin_receive_of_any_length(); !begun) return begun;
   }
   if (!packet.payload.empty()) {
     if (auto placed = responder.place(offset, packet.payload); !placed) return placed;

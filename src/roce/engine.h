@@ -58,6 +58,13 @@ class Engine : public qp::Carrier {
   virtual void set_in_flight(const InFlight&) {}
   virtual void receive(const wire::Packet& packet, const Arrival& arrival, qp::SendWindow& window,
                        qp::Responder& responder, const Now& now) = 0;
+  // The short way of a message of a conversation, which is most of what some programs wait for:
+  // `datagram` came from `from`, is intact, and no router marked it. False: nothing has happened,
+  // and it is to be parsed and received.
+  virtual bool receive_at_once(std::span<const std::byte>, const Gid&, qp::SendWindow&,
+                               qp::Responder&, const Now&) {
+    return false;
+  }
   virtual void receive_broken(const wire::Head& bth, wire::Malformed why, const Arrival& arrival,
                               qp::Responder& responder) = 0;
   // A SEND that leaves as it is posted, in one packet, by the window's open_index(). False: nothing
@@ -72,8 +79,6 @@ class Engine : public qp::Carrier {
   virtual void sent_at_once(const AtOnce&, const Now&) {}
   // Whether the peer waits for something of serve().
   virtual bool owes() const { return true; }
-  // What came is not all acted upon: the next collect() is. That needs not be soon.
-  virtual bool has_late() const { return false; }
   virtual const EngineCounters& counters() const = 0;
   // The peer is one of ours, and both know it.
   virtual bool has_agreed() const { return false; }

@@ -13,7 +13,13 @@ class Notifier {
   Notifier(const Settings& settings, Wire& wire) : settings_(settings), wire_(wire) {}
 
   void arrived(const Arrival& arrival, EngineCounters& counters, const Now& now) {
-    if (!arrival.is_congested() || (last_ && now < *last_ + settings_.cnp_interval)) return;
+    if (arrival.is_congested()) [[unlikely]]
+      notify(counters, now);
+  }
+
+ private:
+  [[gnu::cold]] void notify(EngineCounters& counters, const Now& now) {
+    if (last_ && now < *last_ + settings_.cnp_interval) return;
     Outgoing packet;
     packet.head.opcode = wire::kCnp;
     packet.head.becn = true;
@@ -26,7 +32,6 @@ class Notifier {
     ++counters.notifications_sent;
   }
 
- private:
   const Settings& settings_;
   Wire& wire_;
   std::optional<Instant> last_;

@@ -27,10 +27,14 @@ void encode(const Piggyback& along, std::span<std::byte, kPiggybackBytes> to) {
 std::optional<Piggyback> piggyback_of(const wire::Packet& packet) {
   const wire::OpcodeShape& shape = *packet.shape;
   const bool is_whole = shape.starts_message() && shape.ends_message();
-  if (shape.kind != wire::Kind::kSend || !is_whole || packet.payload.size() < kPiggybackBytes)
-    return std::nullopt;
+  if (shape.kind != wire::Kind::kSend || !is_whole) return std::nullopt;
+  return piggyback_in(packet.payload);
+}
+
+std::optional<Piggyback> piggyback_in(std::span<const std::byte> payload) {
+  if (payload.size() < kPiggybackBytes) return std::nullopt;
   Layout layout;
-  std::memcpy(&layout, packet.payload.last<kPiggybackBytes>().data(), sizeof layout);
+  std::memcpy(&layout, payload.last<kPiggybackBytes>().data(), sizeof layout);
   const wire::Syndrome syndrome(layout.aeth.syndrome);
   if (layout.zero != 0 || !syndrome.is_ack() || !syndrome.is_defined()) return std::nullopt;
   return Piggyback{.psn = wire::Psn(layout.psn.value()), .msn = wire::Msn(layout.aeth.msn.value())};

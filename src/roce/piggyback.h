@@ -29,6 +29,8 @@ void encode(const Piggyback& along, std::span<std::byte, kPiggybackBytes> to);
 // What the request took along, in the last bytes of its payload. Nothing: `packet` is not one that
 // may take something along, or what it took is no ACK.
 std::optional<Piggyback> piggyback_of(const wire::Packet& packet);
+// The same of the payload of such a packet.
+std::optional<Piggyback> piggyback_in(std::span<const std::byte> payload);
 
 // Whoever owes the peer acknowledgements.
 class Owing {

@@ -60,9 +60,12 @@ struct Talk : testing::TestWithParam<bool> {
             .reorder_patience = Duration::microseconds(5),
             .asks_for_agreement = true,
             .issues_first = true,
-            .posts_at_once = GetParam()};
+            .posts_at_once = GetParam(),
+            .receives_at_once = GetParam()};
   }
-  static EndOptions standard() { return {.issues_first = true, .posts_at_once = GetParam()}; }
+  static EndOptions standard() {
+    return {.issues_first = true, .posts_at_once = GetParam(), .receives_at_once = GetParam()};
+  }
 
   explicit Talk(const EndOptions& far = ours()) : world(ours(), far, 1) {
     world.link.tap = [this](int, const wire::Packet& packet) {
@@ -132,6 +135,7 @@ TEST_P(Talk, TakesAcknowledgementsAlong) {
   EXPECT_EQ(along, 40u);
   EXPECT_EQ(payloads.back(), 10 + kPiggybackBytes);
   EXPECT_EQ(world.far().sent_at_once, GetParam() ? 21u : 0u);
+  EXPECT_EQ(world.near().received_at_once, GetParam() ? 20u : 0u);  // once agreed
   expect_all();
   EXPECT_EQ(world.near().rc().requester().counters().repeated, 0u);
 }

@@ -38,40 +38,62 @@ void RcEngine::agree() {
 void RcEngine::receive(const wire::Packet& packet, const Arrival& arrival, qp::SendWindow& window,
                        qp::Responder& responder, const Now& now) {
   switch (admit(packet, arrival, settings_, service_of(settings_), counters_)) {
-    case Admission::kDropped: return;
-    case Admission::kNotification:
+    [[unlikely]] case Admission::kDropped:
+      return;
+    [[unlikely]] case Admission::kNotification:
       if (congestion_) congestion_->notified(now);
       return;
     case Admission::kAdmitted: break;
   }
   notifier_.arrived(arrival, counters_, now);
-  take_late(window, now);
   const bool is_response = packet.shape->is_response;
   if (!is_response && packet.mark == kPiggybackMark)
-    return receive_together(packet, responder, now);
+    return receive_together(packet, window, responder, now);
   // A request that a stranger made up has to hit the one PSN that is next, as for anything else.
   const bool belongs =
       is_response ? requester_.expects(packet.psn) : responder_.expects(packet.psn);
-  if (belongs && agreement_.arrived(packet)) agree();
+  if (belongs && agreement_.arrived(packet)) [[unlikely]]
+    agree();
   if (is_response) return requester_.receive(packet, window, now);
   responder_.receive(packet, responder, now);
 }
 
-// The message first: a program waits for it.
-void RcEngine::receive_together(const wire::Packet& packet, qp::Responder& responder,
-                                const Now& now) {
+void RcEngine::receive_together(const wire::Packet& packet, qp::SendWindow& window,
+                                qp::Responder& responder, const Now& now) {
   const std::optional<Piggyback> along = piggyback_of(packet);
-  if (along && responder_.expects(packet.psn) && agreement_.arrived(packet)) agree();
+  if (along && responder_.expects(packet.psn) && agreement_.arrived(packet)) [[unlikely]]
+    agree();
   // To others these bits mean nothing.
-  if (!agreement_.is_agreed()) return responder_.receive(packet, responder, now);
-  if (!along) {
+  if (!agreement_.is_agreed()) [[unlikely]]
+    return responder_.receive(packet, responder, now);
+  if (!along) [[unlikely]] {
     ++counters_.dropped;
     return;
   }
   wire::Packet request = packet;
   request.payload = packet.payload.first(packet.payload.size() - kPiggybackBytes);
   responder_.receive(request, responder, now);
-  late_ = along;
+  requester_.acknowledged_along(*along, window, now);
+}
+
+// What receive() finds out about such a packet, as far as it is not known.
+bool RcEngine::receive_at_once(std::span<const std::byte> datagram, const Gid& from,
+                               qp::SendWindow& window, qp::Responder& responder, const Now& now) {
+  if (!agreement_.is_agreed() || settings_.is_xrc || from != settings_.path.destination)
+    return false;
+  auto message = wire::parse_whole_send(datagram);
+  if (!message || !pkeys_match(message->pkey, settings_.pkey) ||
+      message->payload.size() > settings_.path_mtu)
+    return false;
+  std::optional<Piggyback> along;
+  if (message->mark == kPiggybackMark) [[likely]] {
+    along = piggyback_in(message->payload);
+    if (!along) return false;
+    message->payload = message->payload.first(message->payload.size() - kPiggybackBytes);
+  }
+  if (!responder_.receive_at_once(*message, responder)) return false;
+  if (along) requester_.acknowledged_along(*along, window, now);
+  return true;
 }
 
 // A stranger's mistakes end nothing, no more than what else a stranger sends.

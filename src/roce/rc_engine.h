@@ -3,12 +3,10 @@
 #pragma once
 
 #include <optional>
-#include <utility>
 
 #include "roce/agreement.h"
 #include "roce/engine.h"
 #include "roce/notifier.h"
-#include "roce/piggyback.h"
 #include "roce/rc_responder.h"
 #include "roce/requester.h"
 
@@ -22,6 +20,8 @@ class RcEngine final : public Engine {
   void set_in_flight(const InFlight& most) override { requester_.set_in_flight(most); }
   void receive(const wire::Packet& packet, const Arrival& arrival, qp::SendWindow& window,
                qp::Responder& responder, const Now& now) override;
+  bool receive_at_once(std::span<const std::byte> datagram, const Gid& from, qp::SendWindow& window,
+                       qp::Responder& responder, const Now& now) override;
   void receive_broken(const wire::Head& bth, wire::Malformed why, const Arrival& arrival,
                       qp::Responder& responder) override;
   const EngineCounters& counters() const override { return counters_; }
@@ -37,13 +37,10 @@ class RcEngine final : public Engine {
     requester_.sent_at_once(message, now);
   }
   bool owes() const override { return responder_.owes(); }
-  bool has_late() const override { return late_.has_value(); }
   void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) override {
-    take_late(window, now);
     requester_.issue(window, budget, now);
   }
   void collect(qp::SendWindow& window, qp::Budget&, const Now& now) override {
-    take_late(window, now);
     requester_.collect(window, now);
   }
   bool serve(qp::Responder& responder, qp::Budget& budget, const Now& now) override {
@@ -59,12 +56,8 @@ class RcEngine final : public Engine {
  private:
   void agree();
   // Of a request that takes an acknowledgement along, or says so.
-  void receive_together(const wire::Packet& packet, qp::Responder& responder, const Now& now);
-  void take_late(qp::SendWindow& window, const Now& now) {
-    if (!late_) return;
-    const Piggyback acknowledge = *std::exchange(late_, std::nullopt);
-    requester_.acknowledged_along(acknowledge, window, now);
-  }
+  void receive_together(const wire::Packet& packet, qp::SendWindow& window,
+                        qp::Responder& responder, const Now& now);
 
   Settings settings_;
   Congestion* congestion_;
@@ -73,8 +66,6 @@ class RcEngine final : public Engine {
   RcResponder responder_;
   Requester requester_;
   Notifier notifier_;
-  // An acknowledgement that came along. A program waits for the message, and hardly for this.
-  std::optional<Piggyback> late_;
   EngineCounters counters_;
 };
 

@@ -76,6 +76,26 @@ void RcResponder::receive(const wire::Packet& packet, qp::Responder& responder, 
   }
 }
 
+bool RcResponder::receive_at_once(const wire::WholeSend& message, qp::Responder& responder) {
+  const bool is_next = message.psn == expected_ && responder.is_receiving() && !refusal_;
+  if (!is_next || relaying_ || responder.must_choose() || assembly_.is_inside()) return false;
+  if (!kept_.is_empty() || gap_at_ != Instant::never()) return false;
+  qp::Arrived arrived;
+  arrived.is_solicited = message.is_solicited;
+  const auto done = responder.receive_small(message.payload, arrived);
+  if (done == qp::Responder::Small::kNo) return false;
+  ++counters_.packets;
+  if (done == qp::Responder::Small::kLost) {
+    refuse_packet(Refusal::kOperation, responder);
+    return true;
+  }
+  accepted(1, true);
+  want_acknowledge(message.ack_request);
+  times_named_ = 0;
+  nothing_is_kept();
+  return true;
+}
+
 void RcResponder::receive_broken(Psn psn, qp::Responder& responder) {
   if (!responder.is_receiving() || refusal_ || classify(psn) != Standing::kExpected) return;
   if (is_relaying()) return;  // it comes again
@@ -98,18 +118,21 @@ bool RcResponder::accept(const wire::Packet& packet, qp::Responder& responder) {
   }
   const auto done = execute(packet, responder);
   if (!done) return refuse_packet(done.error(), responder);
-  accepted(packet);
+  accepted(psns_of(packet), packet.shape->ends_message());
   const bool is_answered = packet.shape->kind != Kind::kSend && packet.shape->kind != Kind::kWrite;
-  if (is_answered) return true;
-  ++unacknowledged_;
-  const std::uint32_t most = agreement_.is_agreed() ? kUnacknowledgedMaxAgreed : kUnacknowledgedMax;
-  ack_due_ |= packet.ack_request || unacknowledged_ >= most;
+  if (!is_answered) want_acknowledge(packet.ack_request);
   return true;
 }
 
-void RcResponder::accepted(const wire::Packet& packet) {
-  expected_ = last_ahead_ = expected_ + psns_of(packet);
-  if (packet.shape->ends_message()) msn_ = msn_.next();
+void RcResponder::want_acknowledge(bool is_asked) {
+  ++unacknowledged_;
+  const std::uint32_t most = agreement_.is_agreed() ? kUnacknowledgedMaxAgreed : kUnacknowledgedMax;
+  ack_due_ |= is_asked || unacknowledged_ >= most;
+}
+
+void RcResponder::accepted(std::uint32_t psns, bool ends_message) {
+  expected_ = last_ahead_ = expected_ + psns;
+  if (ends_message) msn_ = msn_.next();
   waits_ = is_not_ready_ = false;
   if (relaying_) relaying_->held.reset();
 }
@@ -117,6 +140,7 @@ void RcResponder::accepted(const wire::Packet& packet) {
 // What has come before its turn, and now it is.
 void RcResponder::accept_kept(qp::Responder& responder, const Now& now) {
   times_named_ = 0;
+  if (kept_.is_empty()) return nothing_is_kept();
   while (const wire::Packet* packet = kept_.find(expected_)) {
     const Psn from = expected_;
     if (!accept(*packet, responder)) return;
@@ -126,12 +150,13 @@ void RcResponder::accept_kept(qp::Responder& responder, const Now& now) {
   named_upto_ = later(named_upto_, expected_);
   due_upto_ = later(due_upto_, expected_);
   highest_ = later(highest_, expected_);
-  if (kept_.is_empty()) {
-    gap_at_ = Instant::never();
-    highest_ = named_upto_ = due_upto_ = expected_;
-  } else if (!is_selective()) {
-    gap_at_ = now + settings_.reorder_patience;
-  }
+  if (kept_.is_empty()) return nothing_is_kept();
+  if (!is_selective()) gap_at_ = now + settings_.reorder_patience;
+}
+
+void RcResponder::nothing_is_kept() {
+  gap_at_ = Instant::never();
+  highest_ = named_upto_ = due_upto_ = expected_;
 }
 
 Result<void, Refusal> RcResponder::execute(const wire::Packet& packet, qp::Responder& responder) {
@@ -229,8 +254,7 @@ bool RcResponder::refuse_packet(Refusal refusal, qp::Responder& responder) {
   }
   is_not_ready_ = true;
   kept_.clear();
-  gap_at_ = Instant::never();
-  highest_ = named_upto_ = due_upto_ = expected_;
+  nothing_is_kept();
   gaps_.clear();
   if (refusal == Refusal::kNotReady) {
     ++counters_.not_ready;

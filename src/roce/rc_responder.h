@@ -54,8 +54,11 @@ class RcResponder final : public Owing {
   RcResponder(const Settings& settings, Wire& wire, Agreement& agreement);
 
   void receive(const wire::Packet& packet, qp::Responder& responder, const Now& now);
+  // The same of a message that is the next one and needs nothing that others do not. False: nothing
+  // has happened.
+  bool receive_at_once(const wire::WholeSend& message, qp::Responder& responder);
   // A packet for us that parse refused, with the right ICRC (wire::deserves_nak).
-  void receive_broken(Psn psn, qp::Responder& responder);
+  [[gnu::cold]] void receive_broken(Psn psn, qp::Responder& responder);
   // True: there is more to send.
   bool serve(qp::Responder& responder, qp::Budget& budget, const Now& now);
   Instant next_deadline() const { return gap_at_; }  // or never
@@ -79,16 +82,18 @@ class RcResponder final : public Owing {
   Standing classify(Psn psn) const;
 
   bool accept(const wire::Packet& packet, qp::Responder& responder);
-  void accepted(const wire::Packet& packet);
+  void accepted(std::uint32_t psns, bool ends_message);
+  void want_acknowledge(bool is_asked);
   void accept_kept(qp::Responder& responder, const Now& now);
+  void nothing_is_kept();
   Result<void, qp::Refusal> execute(const wire::Packet& packet, qp::Responder& responder);
   Result<void, qp::Refusal> execute_read(const wire::Packet& packet, qp::Responder& responder);
   Result<void, qp::Refusal> execute_atomic(const wire::Packet& packet, qp::Responder& responder);
   Result<void, qp::Refusal> execute_flush(const wire::Packet& packet, qp::Responder& responder);
   Result<void, qp::Refusal> execute_atomic_write(const wire::Packet& packet,
                                                  qp::Responder& responder);
-  bool refuse_packet(qp::Refusal refusal, qp::Responder& responder);
-  void repeat(const wire::Packet& packet);
+  [[gnu::cold]] bool refuse_packet(qp::Refusal refusal, qp::Responder& responder);
+  [[gnu::cold]] void repeat(const wire::Packet& packet);
   void repeat_read(const wire::Packet& packet);
   OwedAnswer answer_of_read(const wire::Packet& packet, wire::Msn msn) const;
   void keep(const wire::Packet& packet, const Now& now);
@@ -138,7 +143,7 @@ class RcResponder final : public Owing {
     return is_relaying() ? relaying_->passed.front().msn : msn_;
   }
   Relaying& relaying_by(qp::Relay& relay);
-  bool hold(const wire::Packet& packet);
+  [[gnu::cold]] bool hold(const wire::Packet& packet);
   void miss(Psn psn);
   bool pass_on(const wire::Packet& packet, qp::Relay& relay, qp::Responder& responder);
   bool pass_read(const wire::Packet& packet, qp::Responder& responder);

@@ -110,7 +110,7 @@ bool RcResponder::pass_on(const wire::Packet& packet, qp::Relay& relay, qp::Resp
     assembly_.pass(packet);
   else
     assembly_.passed(packet);
-  accepted(packet);
+  accepted(psns_of(packet), packet.shape->ends_message());
   return true;
 }
 
@@ -122,7 +122,7 @@ bool RcResponder::pass_read(const wire::Packet& packet, qp::Responder& responder
   }
   reads_.add(answer);
   assembly_.pass(packet);
-  accepted(packet);
+  accepted(psns_of(packet), packet.shape->ends_message());
   return true;
 }
 

@@ -32,6 +32,7 @@ class ReadQuota {
     }
   }
   std::uint32_t most() const { return most_; }
+  bool is_empty() const { return size_ == 0; }  // nothing that was asked for is missing
 
  private:
   wire::Psn newest() const { return ends_[(head_ + size_ - 1) % kRoom]; }

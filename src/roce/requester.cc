@@ -75,6 +75,10 @@ void Requester::collect(qp::SendWindow& window, const Now& now) {
 // The queue pair stopped, or begins again: nothing is on its way any more.
 void Requester::follow(qp::SendWindow& window) {
   if (line_.is_empty() || window.has_outstanding()) return;
+  forget_all();
+}
+
+void Requester::forget_all() {
   line_.clear();
   arrived_.clear();
   finished_ = acknowledged_ = send_ = high_ = evidence_ = repaired_ = asked_upto_ = next_;

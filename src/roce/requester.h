@@ -87,6 +87,7 @@ class Requester {
     Psn psn;
     std::uint32_t most = 1;
     bool is_repair = false;
+    bool is_measured = true;  // if its answer is the next one
   };
   struct Timers {
     Instant retry = Instant::never();
@@ -137,6 +138,7 @@ class Requester {
   void answered_badly(const Flight& flight, qp::Answer how, qp::SendWindow& window, const Now& now);
   void acknowledge_upto(Psn psn, qp::SendWindow& window, const Now& now);
   void advance(qp::SendWindow& window, const Now& now);
+  void all_is_done(qp::SendWindow& window, const Now& now);
   std::optional<Duration> take_measurement(Instant now);
   void made_progress(std::uint64_t bytes, Instant now);
 
@@ -150,6 +152,7 @@ class Requester {
   void start_over(qp::SendWindow& window);
   void go_back(Psn to);
   void follow(qp::SendWindow& window);
+  [[gnu::cold]] void forget_all();
   void arm(Instant now);
   void ask_when_stalled(Instant now);
 
@@ -197,8 +200,9 @@ class Requester {
     bool is_doubtful = false;
   };
   std::optional<Timed> timed_;
-  std::uint32_t unasked_ = 0;  // packets since one asked for an acknowledgement
-  Psn asked_upto_;             // an acknowledgement was asked for of what is before this
+  std::uint32_t unmeasured_ = 0;  // of what left as it was posted
+  std::uint32_t unasked_ = 0;     // packets since one asked for an acknowledgement
+  Psn asked_upto_;                // an acknowledgement was asked for of what is before this
   Timers timers_;
   RequesterCounters counters_;
 };

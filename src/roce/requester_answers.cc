@@ -47,7 +47,7 @@ constexpr Kind answer_kind(qp::OpKind kind) {
 // To something that was not sent, or is over, are ghosts and duplicates (9.7.5.1.3).
 bool Requester::hears(Psn psn, qp::SendWindow& window) {
   follow(window);
-  if (line_.is_empty() || psn - high_ >= 0 || psn - finished_ < 0) {
+  if (line_.is_empty() || psn - high_ >= 0 || psn - finished_ < 0) [[unlikely]] {
     ++counters_.strays;
     return false;
   }
@@ -181,9 +181,23 @@ void Requester::answered_badly(const Flight& flight, Answer how, qp::SendWindow&
 
 void Requester::acknowledge_upto(Psn psn, qp::SendWindow& window, const Now& now) {
   if (psn - acknowledged_ <= 0) return;
+  if (psn == next_ && reads_.is_empty()) return all_is_done(window, now);
   acknowledged_ = psn;
   evidence_ = later(evidence_, psn);
   advance(window, now);
+}
+
+// What advance() comes to where nothing is left, as in every conversation.
+void Requester::all_is_done(qp::SendWindow& window, const Now& now) {
+  const qp::OpIndex last = line_.newest().index;
+  const std::uint64_t bytes = bytes_begun_ - bytes_finished_;
+  line_.clear();
+  bytes_finished_ = bytes_begun_;
+  finished_ = acknowledged_ = send_ = evidence_ = repaired_ = next_;
+  timers_.repair = Instant::never();
+  made_progress(bytes, now);
+  window.answered(last, Answer::kDone, now);
+  if (cursor_ - window.oldest() < 0) cursor_ = window.oldest();
 }
 
 void Requester::advance(qp::SendWindow& window, const Now& now) {

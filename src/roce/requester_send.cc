@@ -371,7 +371,7 @@ void Requester::sent(const Step& step, std::size_t bytes, bool asks, Instant now
   const bool is_new = end - high_ > 0;
   if (is_new) {
     high_ = end;
-    if (asks && !timed_) timed_ = Timed{.psn = step.psn, .at = now};
+    if (asks && step.is_measured && !timed_) timed_ = Timed{.psn = step.psn, .at = now};
   } else {
     ++counters_.repeated;
     // The answer may be to this sending, or to the first (Karn). After a probe it is the first when

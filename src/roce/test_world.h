@@ -44,8 +44,9 @@ struct EndOptions {
   Duration reorder_patience{};
   bool selective = false;
   bool asks_for_agreement = false;
-  bool issues_first = false;   // as NICs do: what is owed may go along
-  bool posts_at_once = false;  // the same, what can be
+  bool issues_first = false;     // as NICs do: what is owed may go along
+  bool posts_at_once = false;    // the same, what can be
+  bool receives_at_once = true;  // and what came
   std::function<std::unique_ptr<Congestion>()> congestion = [] { return nullptr; };
   std::function<std::unique_ptr<Congestion>()> when_agreed = [] { return nullptr; };
 };
@@ -155,6 +156,12 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
     arrival.ip.flow.source = gid_of(1 - number_);
     arrival.ip.flow.destination = gid_of(number_);
     arrival.ip.traffic_class = packet.is_marked ? 3 : 2;
+    if (options_.receives_at_once && !packet.is_marked &&
+        engine->receive_at_once(packet.bytes, arrival.ip.flow.source, pair.window(),
+                                pair.responder(), link_.now)) {
+      ++received_at_once;
+      return;
+    }
     if (parsed) return give(*parsed, arrival);
     if (const auto bth = wire::parse_bth(packet.bytes)) {
       engine->receive_broken(*bth, parsed.error(), arrival, pair.responder());
@@ -284,6 +291,7 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
   MemoryKey key;
   bool had_no_room = false;
   unsigned sent_at_once = 0;
+  unsigned received_at_once = 0;
 
  private:
   std::unique_ptr<Congestion> congestion_;

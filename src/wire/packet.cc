@@ -165,8 +165,10 @@ std::optional<Malformed> decode(std::span<const std::byte> datagram, Packet& pac
 
   packet.shape = &shape;
   decode_bth(*bth, packet);
-  View view(datagram.subspan(kBthBytes));
-  if (!decode_extensions(view, shape, packet)) return Malformed::kFlush;
+  if (shape.header_bytes != kBthBytes) [[unlikely]] {
+    View view(datagram.subspan(kBthBytes));
+    if (!decode_extensions(view, shape, packet)) return Malformed::kFlush;
+  }
 
   const std::size_t padded = datagram.size() - shape.header_bytes - kIcrcBytes;
   if ((padded & 3) != 0) return Malformed::kUnaligned;
@@ -185,6 +187,22 @@ Result<Packet, Malformed> parse(std::span<const std::byte> datagram) {
   Result<Packet, Malformed> packet;
   if (const auto reason = decode(datagram, *packet)) packet = refuse(*reason);
   return packet;
+}
+
+std::optional<WholeSend> parse_whole_send(std::span<const std::byte> datagram) {
+  const Bth* const bth = bth_of(datagram);
+  const std::size_t padded = datagram.size() - kBthBytes - kIcrcBytes;
+  if (!bth || bth->opcode != Opcode::of(Service::kRc, Code::kSendOnly).value ||
+      (bth->flags & Bth::kVersionMask) != 0 || bth->congestion != 0)
+    return std::nullopt;
+  const std::size_t pad = bth->flags >> Bth::kPadShift & 3;
+  if ((padded & 3) != 0 || pad > padded || padded - pad > kPathMtuMax) return std::nullopt;
+  return WholeSend{.is_solicited = (bth->flags & Bth::kSolicited) != 0,
+                   .ack_request = (bth->ack_request & Bth::kAckRequest) != 0,
+                   .mark = static_cast<std::uint8_t>(bth->ack_request & Bth::kMarkMask),
+                   .pkey = bth->pkey.value(),
+                   .psn = Psn(bth->psn.value()),
+                   .payload = datagram.subspan(kBthBytes, padded - pad)};
 }
 
 std::optional<Head> parse_bth(std::span<const std::byte> datagram) {
@@ -206,7 +224,8 @@ std::size_t encode(const Head& head, std::span<std::byte> room) {
   VERBENA_ASSERT(shape.is_defined && room.size() >= shape.header_bytes);
   Put put(room.data());
   put(encode_bth(head));
-  if (shape.header_bytes == kBthBytes) return kBthBytes;
+  if (shape.header_bytes == kBthBytes) [[likely]]
+    return kBthBytes;
   if (shape.deth) put(Deth{.qkey = be32(head.qkey), .source_qp = be24(head.source_qp.value)});
   if (shape.xrceth) put(Xrceth{.srq_number = be24(head.srq_number)});
   if (shape.feth) put(encode_feth(head));

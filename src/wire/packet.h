@@ -99,6 +99,20 @@ struct Packet : Head {
 // refuse nothing.
 Result<Packet, Malformed> parse(std::span<const std::byte> datagram);
 
+// A SEND of a reliable connection that is a whole message, with nothing but a BTH before it: what
+// the packets of a conversation are.
+struct WholeSend {
+  bool is_solicited = false;
+  bool ack_request = false;
+  std::uint8_t mark = 0;
+  std::uint16_t pkey = 0;
+  Psn psn{};
+  std::span<const std::byte> payload{};
+};
+// Of a datagram as for parse(), which a conversation has no time for. Nothing where it is anything
+// else, or has anything unusual: parse() tells.
+std::optional<WholeSend> parse_whole_send(std::span<const std::byte> datagram);
+
 // Only the BTH; nothing when the datagram is too short for it and an ICRC. For a NAK of what parse
 // refused, and to find the queue pair before the ICRC is computed.
 std::optional<Head> parse_bth(std::span<const std::byte> datagram);

@@ -323,5 +323,38 @@ TEST(Packet, EveryOpcodeCarriesItsFields) {
   }
 }
 
+// The short way says the same as the long one, or nothing.
+TEST(Packet, WholeSendsAreWhatParseSays) {
+  SeededRandom random(test_seed());
+  unsigned whole = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    Head head = head_of(random.one_in(4) ? Service::kUc : Service::kRc,
+                        random.one_in(4) ? Code::kSendLast : Code::kSendOnly);
+    head.is_solicited = random.one_in(2);
+    head.ack_request = random.one_in(2);
+    head.mark = static_cast<std::uint8_t>(random.below(128));
+    head.pkey = static_cast<std::uint16_t>(random.below(65536));
+    head.fecn = random.one_in(8);
+    Bytes bytes = packet_of(head, random.below(4100));
+    if (random.one_in(2)) bytes[random.below(kBthBytes)] ^= std::byte{1} << random.below(8);
+    if (random.one_in(4)) bytes.resize(random.below(bytes.size() + 1));
+    const auto message = parse_whole_send(bytes);
+    const auto packet = parse(bytes);
+    const bool is_usual = packet && packet->opcode == Opcode::of(Service::kRc, Code::kSendOnly) &&
+                          bytes[Bth::kCongestionOffset] == std::byte{0};
+    ASSERT_EQ(message.has_value(), is_usual) << round;
+    if (!message) continue;
+    ++whole;
+    EXPECT_EQ(message->is_solicited, packet->is_solicited);
+    EXPECT_EQ(message->ack_request, packet->ack_request);
+    EXPECT_EQ(message->mark, packet->mark);
+    EXPECT_EQ(message->pkey, packet->pkey);
+    EXPECT_EQ(message->psn, packet->psn);
+    EXPECT_EQ(message->payload.data(), packet->payload.data());
+    EXPECT_EQ(message->payload.size(), packet->payload.size());
+  }
+  EXPECT_GE(whole, 3000u);
+}
+
 }  // namespace
 }  // namespace verbena::wire

@@ -142,7 +142,7 @@ void Node::take(Frame& frame) {
       manager->receive(*packet, frame.from);
     } else if (Pair* const pair = packet ? find(packet->dest_qp) : nullptr) {
       world_.watcher.delivered(*packet, frame.is_marked);
-      pair->receive(*packet, arrival);
+      pair->receive(frame.bytes, *packet, arrival);
     }
   }
   world_.network.give_back(std::move(frame.bytes));

@@ -120,12 +120,17 @@ void Pair::connect() {
   engine_->start(pair_.attributes());
 }
 
-void Pair::receive(const wire::Packet& packet, const roce::Arrival& arrival) {
+void Pair::receive(std::span<const std::byte> datagram, const wire::Packet& packet,
+                   const roce::Arrival& arrival) {
   if (is_stopped()) return;
   if (std::exchange(tells_packet_, false)) world_.heard(*this);
   {
     const InEngine inside;
-    engine_->receive(packet, arrival, pair_.window(), pair_.responder(), world_.clock.now());
+    const Now now = world_.clock.now();
+    const bool is_at_once = !arrival.is_congested() && world_.random.one_in(2) &&
+                            engine_->receive_at_once(datagram, arrival.ip.flow.source,
+                                                     pair_.window(), pair_.responder(), now);
+    if (!is_at_once) engine_->receive(packet, arrival, pair_.window(), pair_.responder(), now);
   }
   // Others of the batch may come first.
   world_.clock.after(Duration::nanoseconds(50), [this] { drive(); });
@@ -251,8 +256,14 @@ void Pair::post_receive(unsigned queue, const ReceiveSlot& slot) {
   const std::uint64_t id = world_.next_id();
   const auto first = static_cast<std::uint32_t>(world_.random.below(slot.room + 1));
   const std::uint64_t address = home_.address(slot.place);
-  const std::array<Sge, 2> sges{
+  std::array<Sge, 2> pieces{
       {{address, first, home_.key}, {address + first, slot.room - first, home_.key}}};
+  std::span<const Sge> sges = pieces;
+  // As most programs post it.
+  if (world_.random.one_in(2)) {
+    pieces[0].length = slot.room;
+    sges = sges.first(1);
+  }
   const bool is_posted = shares_ ? !home_.shared[queue].queue.post(id, sges)
                                  : pair_.post_receive(id, sges).has_value();
   world_.failures.check(is_posted, "a good receive was refused");

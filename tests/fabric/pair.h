@@ -38,7 +38,9 @@ class Pair final : public qp::QpEvents, public roce::Wire, public roce::Paths {
  public:
   Pair(World& world, Node& home, const PairOptions& options);
 
-  void receive(const wire::Packet& packet, const roce::Arrival& arrival);
+  // `packet`: what is in the datagram.
+  void receive(std::span<const std::byte> datagram, const wire::Packet& packet,
+               const roce::Arrival& arrival);
   // The NIC does what there is to do.
   void drive();
   void completed(const queues::Completion& completion);
