@@ -6,7 +6,8 @@
 namespace verbena {
 
 // Says what failed on standard error and aborts.
-[[noreturn]] void assertion_failed(const char* expression, const char* file, int line) noexcept;
+[[noreturn, gnu::cold]] void assertion_failed(const char* expression, const char* file,
+                                              int line) noexcept;
 
 }  // namespace verbena
 

@@ -299,7 +299,7 @@ void Engine::take_lease() {
 }
 
 bool Engine::work(Patience patience) {
-  const bool answered = answer_bells(patience);
+  const bool answered = doorbell_->any_ready() && answer_bells(patience);
   bool found = scan(patience) || answered;
   if (RawNic* const packets = raw()) [[unlikely]]
     found |= packets->poll();
@@ -321,7 +321,6 @@ bool Engine::poll_wire(WireNic& wire) {
 }
 
 bool Engine::answer_bells(Patience patience) {
-  if (!doorbell_->any_ready()) return false;
   const QpTable::Reading reading(nic_.queue_pairs());
   return doorbell_->take([&](std::uint32_t index) { take_turns(index, patience); });
 }

@@ -145,14 +145,14 @@ class Engine {
   void fire_timers(Instant now);
   Instant next_alarm() const { return std::min(timers_.earliest(), moderations_.earliest()); }
   void take_turns(std::uint32_t index, Patience patience);
-  void ring_again(std::uint32_t index, Patience patience);
+  [[gnu::cold]] void ring_again(std::uint32_t index, Patience patience);
   void rest_in_stream(Qp& qp);
   bool is_leased();
   bool nap_while_leased();
   bool is_driven();
   void sleep_until_rung();
-  void take_lease();
-  void nudge_peers(std::uint32_t idle_polls);
+  [[gnu::cold]] void take_lease();
+  [[gnu::cold]] void nudge_peers(std::uint32_t idle_polls);
 
   Nic& nic_;
   Gsi gsi_;

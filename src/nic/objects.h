@@ -199,12 +199,11 @@ class Cq final : public queues::CompletionEvents {
   // and empty.
   template <class Take>
   int poll(std::size_t most, Take take) {
-    std::size_t taken = queue.take(most, take);
-    if (taken == 0) [[likely]] {
-      if (!drive()) return -1;
-      taken = queue.take(most, take);
-      if (taken == 0 && queue.is_overrun()) return -1;
-    }
+    if (queue.empty() && !drive()) [[unlikely]]
+      return -1;
+    const std::size_t taken = queue.take(most, take);
+    if (taken == 0 && queue.is_overrun()) [[unlikely]]
+      return -1;
     return static_cast<int>(taken);
   }
   int poll(std::span<queues::Completion> out);

@@ -16,8 +16,11 @@ namespace {
 constexpr std::uint32_t kUsedMax = QpTable::kPlaces * 3 / 4;
 
 unsigned line_of_this_thread(unsigned lines) {
-  static std::atomic<unsigned> next{0};
-  thread_local const unsigned line = next.fetch_add(1, std::memory_order_relaxed);
+  static std::atomic<unsigned> next{1};
+  // Without a guard and a call for it: each packet that comes is looked up by this.
+  constinit static thread_local unsigned line [[gnu::tls_model("initial-exec")]] = 0;
+  if (line == 0) [[unlikely]]
+    line = next.fetch_add(1, std::memory_order_relaxed);
   return line % lines;
 }
 

@@ -236,7 +236,8 @@ std::size_t UdpPort::receive(std::span<Received> into, Instant /*now*/) {
   std::size_t given = 0;
   std::size_t bytes = 0;
   for (std::size_t n = 0; n < receivers_.size() && given < into.size(); ++n) {
-    UdpReceiver& receiver = *receivers_[next_receiver_++ % receivers_.size()];
+    if (++next_receiver_ >= receivers_.size()) next_receiver_ = 0;
+    UdpReceiver& receiver = *receivers_[next_receiver_];
     const auto room = into.subspan(given);
     const std::size_t taken = receiver.take(room, counters_);
     for (std::size_t i = 0; i < taken; ++i) {
@@ -257,6 +258,10 @@ std::size_t UdpPort::receive(std::span<Received> into, Instant /*now*/) {
 bool UdpPort::is_ours(const Received& packet) {
   if (const auto slot = plain_slot(packet.payload); slot && slots_.has(*slot)) [[likely]]
     return true;
+  return is_steered_to_us(packet);
+}
+
+bool UdpPort::is_steered_to_us(const Received& packet) {
   Steering::Owner owner;
   {
     const std::lock_guard lock(steering_lock_);

@@ -96,6 +96,8 @@ bool UdpReceiver::is_open() const {
 }
 
 std::size_t UdpReceiver::take(std::span<Received> into, Counters& counters) {
+  if (mode_ == Mode::kSingle && rest_.empty() && !has_details_.load(std::memory_order_acquire))
+    return take_single(into.front(), counters);
   std::size_t given = split(into);
   // A batch that did not fit the last call keeps its buffer until this call's end. After others the
   // first buffers serve again: they are still in the nearest cache.
@@ -124,6 +126,10 @@ void UdpReceiver::note_some(std::size_t packets, std::size_t bytes) {
   const bool is_alone = packets == 1 && bytes < kBytesAlone && in_a_row_ < kStream;
   if (!is_alone) return merge();
   if (mode_ != Mode::kMerged || !may_be_single_ || ++alone_ < kConversation) return;
+  stop_merging();
+}
+
+void UdpReceiver::stop_merging() {
   alone_ = 0;
   if (has_details_.load(std::memory_order_acquire)) return;
   if (is_open() && set_merging(socket_.get(), false)) mode_ = Mode::kDraining;
@@ -147,8 +153,6 @@ void UdpReceiver::merge() {
 
 auto UdpReceiver::read(std::size_t into, Counters& counters) -> Got {
   if (mode_ == Mode::kDraining) return read_draining(into, counters);
-  if (mode_ == Mode::kSingle && !has_details_.load(std::memory_order_acquire))
-    return read_single(into, counters);
   return read_with_control(into, counters);
 }
 
@@ -164,25 +168,29 @@ auto UdpReceiver::read_draining(std::size_t into, Counters& counters) -> Got {
   return got;
 }
 
-auto UdpReceiver::read_single(std::size_t into, Counters& counters) -> Got {
+// One packet, by the short way.
+std::size_t UdpReceiver::take_single(Received& into, Counters& counters) {
   sockaddr_storage from;
   socklen_t from_size = sizeof from;
   const ssize_t size =
-      raw::receive_from(socket_.get(), buffer(into), kBatchBytes, MSG_DONTWAIT, &from, from_size);
+      raw::receive_from(socket_.get(), buffer(0), kBatchBytes, MSG_DONTWAIT, &from, from_size);
   if (size < 0) {
-    if (errno == EAGAIN || errno == EINTR) return Got::kNothing;
-    // A filter may know the other call only.
-    counters.add(Count::kReceiveErrors);
-    may_be_single_ = false;
-    merge();
-    return Got::kNothing;
+    if (errno != EAGAIN && errno != EINTR) cannot_read_singly(counters);
+    note_nothing();
+    return 0;
   }
   counters.add_alone(Count::kReceivedBatches);
-  rest_ = std::span(buffer(into), static_cast<std::size_t>(size));
-  head_ = {};
-  segment_size_ = static_cast<std::uint32_t>(size);
-  read_source(from, head_);
-  return Got::kBatch;
+  into = {.payload = {buffer(0), static_cast<std::size_t>(size)}};
+  read_source(from, into);
+  note_some(1, into.payload.size());
+  return 1;
+}
+
+// A filter may know the other call only.
+void UdpReceiver::cannot_read_singly(Counters& counters) {
+  counters.add(Count::kReceiveErrors);
+  may_be_single_ = false;
+  merge();
 }
 
 auto UdpReceiver::read_with_control(std::size_t into, Counters& counters) -> Got {

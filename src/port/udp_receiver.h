@@ -60,11 +60,13 @@ class UdpReceiver {
   enum class Mode : std::uint8_t { kMerged, kDraining, kSingle };
   Got read(std::size_t buffer, Counters& counters);
   Got read_with_control(std::size_t buffer, Counters& counters);
-  Got read_draining(std::size_t buffer, Counters& counters);
-  Got read_single(std::size_t buffer, Counters& counters);
+  [[gnu::cold]] Got read_draining(std::size_t buffer, Counters& counters);
+  std::size_t take_single(Received& into, Counters& counters);
   void note_some(std::size_t packets, std::size_t bytes);
   void note_nothing();
   void merge();
+  [[gnu::cold]] void stop_merging();
+  [[gnu::cold]] void cannot_read_singly(Counters& counters);
   std::size_t split(std::span<Received> into);
   std::byte* buffer(std::size_t i) { return buffers_.get() + i * kBatchBytes; }
 

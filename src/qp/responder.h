@@ -226,16 +226,18 @@ class Responder {
   // The one place for each kind of refusal.
   Result<void, Refusal> drop(Reason reason);  // nothing happens here
   Result<void, Refusal> not_ready();
-  Result<void, Refusal> bad_request(Reason reason);
-  Result<void, Refusal> bad_access(Reason reason);
-  Result<void, Refusal> bad_range(memory::RegionRefusal refusal, bool has_immediate = false);
-  Result<void, Refusal> bad_receive(queues::Status status, Reason reason, Refusal refusal);
-  Result<void, Refusal> too_short();
+  [[gnu::cold]] Result<void, Refusal> bad_request(Reason reason);
+  [[gnu::cold]] Result<void, Refusal> bad_access(Reason reason);
+  [[gnu::cold]] Result<void, Refusal> bad_range(memory::RegionRefusal refusal,
+                                                bool has_immediate = false);
+  [[gnu::cold]] Result<void, Refusal> bad_receive(queues::Status status, Reason reason,
+                                                  Refusal refusal);
+  [[gnu::cold]] Result<void, Refusal> too_short();
 
   queues::Completion completion_of_receive() const;
   Result<void, Refusal> complete(const queues::Completion& completion, bool is_solicited);
-  Result<void, Refusal> completion_lost();
-  void complete_failed(queues::Status status, Reason reason);
+  [[gnu::cold]] Result<void, Refusal> completion_lost();
+  [[gnu::cold]] void complete_failed(queues::Status status, Reason reason);
   void tell_lost_completion();
   std::uint32_t grh_room() const;
   memory::RemoteUser user() const { return {config_.pd, config_.qp}; }

@@ -192,15 +192,15 @@ class SendWindow {
   // These may end in flush and a call of the owner; afterwards the mode tells.
   void complete_upto(std::uint32_t end);
   void settle();
-  void fail_oldest(queues::Status status, Reason reason);
-  void fail_locally(Entry& entry, queues::Status status, Reason reason);
+  [[gnu::cold]] void fail_oldest(queues::Status status, Reason reason);
+  [[gnu::cold]] void fail_locally(Entry& entry, queues::Status status, Reason reason);
   void retry_later(Answer answer, const Now& now, std::uint8_t rnr_timer);
   void wait_for_receiver(const Now& now, std::uint8_t rnr_timer);
 
   void push(const Entry& entry, queues::Status status, Reason reason);
-  void push_report(const Entry& entry, queues::Status status, Reason reason);
-  void flush_rest();
-  void tell_lost_completion();
+  [[gnu::cold]] void push_report(const Entry& entry, queues::Status status, Reason reason);
+  [[gnu::cold]] void flush_rest();
+  [[gnu::cold]] void tell_lost_completion();
   void go_back();
   void refill_counters();
   static bool is_local(const Entry& entry) { return entry.shape && entry.shape->is_local; }
