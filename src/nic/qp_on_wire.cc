@@ -64,7 +64,8 @@ bool Qp::turn_without_answers(const Now& now) {
 
 bool Qp::wants_turn_on_wire() const {
   return pair.window().has_unissued() || wire_->is_stuck() || pair.state() == qp::QpState::kError ||
-         pair.config().xrc != qp::Xrc::kNo || wire_->has_sooner_deadline();
+         pair.config().xrc != qp::Xrc::kNo || wire_->engine().wants_to_send() ||
+         wire_->has_sooner_deadline();
 }
 
 bool Qp::owes_on_wire() const { return wire_ && wire_->owes(); }

@@ -87,7 +87,7 @@ class UdpPort final : public Port {
   bool give_up(const Train& train, const Sender& by, int error);
   void send_singly(const Train& train, const Sender& by);
   bool is_ours(const Received& packet);
-  [[gnu::cold]] bool is_steered_to_us(const Received& packet);
+  bool is_steered_to_us(const Received& packet);
   [[gnu::cold]] void pass_on(const Received& packet, const Steering::Owner& owner);
   [[gnu::cold]] void pass_to_all(const Received& packet);
   void refresh_receivers();

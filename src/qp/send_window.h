@@ -198,7 +198,7 @@ class SendWindow {
   void wait_for_receiver(const Now& now, std::uint8_t rnr_timer);
 
   void push(const Entry& entry, queues::Status status, Reason reason);
-  [[gnu::cold]] void push_report(const Entry& entry, queues::Status status, Reason reason);
+  void push_report(const Entry& entry, queues::Status status, Reason reason);
   [[gnu::cold]] void flush_rest();
   [[gnu::cold]] void tell_lost_completion();
   void go_back();

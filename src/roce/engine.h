@@ -77,6 +77,8 @@ class Engine : public qp::Carrier {
   };
   virtual bool transmit_at_once(const AtOnce&, const qp::SendWindow&) { return false; }
   virtual void sent_at_once(const AtOnce&, const Now&) {}
+  // Something that the window has issued is to be sent, again or for the first time.
+  virtual bool wants_to_send() const { return false; }
   // Whether the peer waits for something of serve().
   virtual bool owes() const { return true; }
   virtual const EngineCounters& counters() const = 0;

@@ -36,6 +36,7 @@ class RcEngine final : public Engine {
   void sent_at_once(const AtOnce& message, const Now& now) override {
     requester_.sent_at_once(message, now);
   }
+  bool wants_to_send() const override { return requester_.wants_to_send(); }
   bool owes() const override { return responder_.owes(); }
   void issue(qp::SendWindow& window, qp::Budget& budget, const Now& now) override {
     requester_.issue(window, budget, now);

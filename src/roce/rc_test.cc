@@ -198,6 +198,19 @@ std::vector<int> trains_of(const InFlight& in_flight, std::uint32_t bytes) {
   return trains;
 }
 
+// Whoever gives turns asks, for the window has issued all of it by then.
+TEST(Rc, SaysThatTheRestOfALongMessageIsToBeSent) {
+  TestWorld world(EndOptions{.in_flight = {.packets = 10, .bytes = 4 * 1024}});
+  EXPECT_FALSE(world.near().engine->wants_to_send());
+  world.near().post(remote(world.far(), 0, SendOpcode::kWrite), 0, 20'000);
+  world.near().turn();
+  EXPECT_FALSE(world.near().pair.window().has_unissued());
+  EXPECT_TRUE(world.near().engine->wants_to_send());
+  world.run(kSoon);
+  EXPECT_EQ(world.near().poll().at(0).status, Status::kSuccess);
+  EXPECT_FALSE(world.near().engine->wants_to_send());
+}
+
 TEST(Rc, WaitsForRoomForATrain) {
   const auto trains = trains_of({.packets = 64, .bytes = 1 << 20, .train = 8}, 200 * 1024);
   // What is left of the message need not fill one.

@@ -73,6 +73,8 @@ class Requester {
   void collect(qp::SendWindow& window, const Now& now);
   Instant next_deadline() const { return timers_.next(); }  // or never
 
+  // A repetition, or the rest of what has begun.
+  bool wants_to_send() const { return !repairs_.is_empty() || send_ != next_; }
   // Something that could leave waits for the next answer.
   bool is_holding() const { return is_holding_; }
   // Whether an answer with this PSN can be one to what is on its way.
@@ -139,8 +141,8 @@ class Requester {
   void acknowledge_upto(Psn psn, qp::SendWindow& window, const Now& now);
   void advance(qp::SendWindow& window, const Now& now);
   void all_is_done(qp::SendWindow& window, const Now& now);
-  std::optional<Duration> take_measurement(Instant now);
-  void made_progress(std::uint64_t bytes, Instant now);
+  std::optional<Duration> take_measurement(const Now& now);
+  void made_progress(std::uint64_t bytes, const Now& now);
 
   // Loss.
   bool is_done(const Flight& flight, Psn psn) const;

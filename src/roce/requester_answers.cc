@@ -229,22 +229,23 @@ void Requester::advance(qp::SendWindow& window, const Now& now) {
   note_gap(now);
 }
 
-std::optional<Duration> Requester::take_measurement(Instant now) {
+std::optional<Duration> Requester::take_measurement(const Now& now) {
   if (!timed_ || acknowledged_ - timed_->psn <= 0) return std::nullopt;
   const Timed timed = *timed_;
   timed_.reset();
+  const Duration measured = now - timed.at;
   if (timed.is_doubtful) {
-    if (!round_trip_.believes(now - timed.at)) return std::nullopt;
+    if (!round_trip_.believes(measured)) return std::nullopt;
   } else {
-    round_trip_.sample(now - timed.at);
+    round_trip_.sample(measured);
   }
-  return now - timed.at;
+  return measured;
 }
 
 // Somebody is there: timers begin again. When no more than what was probed is acknowledged, either
 // it was lost, or the peer is slow and the answer belongs to the first sending: then others follow
 // it closely (compare F-RTO, RFC 5682).
-void Requester::made_progress(std::uint64_t bytes, Instant now) {
+void Requester::made_progress(std::uint64_t bytes, const Now& now) {
   const std::optional<Duration> measured = take_measurement(now);
   round_trip_.heard();
   if (congestion_) congestion_->acknowledged(bytes, measured, now);

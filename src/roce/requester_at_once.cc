@@ -12,8 +12,8 @@ namespace {
 // More on their way are a stream, whose messages may wait for company.
 constexpr std::uint32_t kAtOnceMost = 4;
 // Of so many, one's round trip is measured: a look at the clock is a good part of what it costs to
-// take an acknowledgement.
-constexpr std::uint32_t kMeasuredOf = 4;
+// take an acknowledgement. Odd, for programs take turns.
+constexpr std::uint32_t kMeasuredOf = 5;
 
 }  // namespace
 
