@@ -17,7 +17,10 @@ set(CMAKE_ARCHIVE_OUTPUT_DIRECTORY "${CMAKE_BINARY_DIR}/lib/static")
 # without, their tests take minutes.
 set(CMAKE_CXX_FLAGS_DEBUG "-O0 -g -D_GLIBCXX_ASSERTIONS")
 # Between two system calls code has to come from the second cache: no room between its pieces.
-set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g -DNDEBUG -fno-plt -falign-jumps=1")
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g -DNDEBUG -fno-plt")
+if(CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  string(APPEND CMAKE_CXX_FLAGS_RELEASE " -falign-jumps=1")
+endif()
 set(CMAKE_CXX_FLAGS_RELWITHDEBINFO "-O1 -g -fno-omit-frame-pointer -D_GLIBCXX_ASSERTIONS")
 
 find_program(VERBENA_CCACHE ccache)

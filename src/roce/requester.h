@@ -202,9 +202,8 @@ class Requester {
     bool is_doubtful = false;
   };
   std::optional<Timed> timed_;
-  std::uint32_t unmeasured_ = 0;  // of what left as it was posted
-  std::uint32_t unasked_ = 0;     // packets since one asked for an acknowledgement
-  Psn asked_upto_;                // an acknowledgement was asked for of what is before this
+  std::uint32_t unasked_ = 0;  // packets since one asked for an acknowledgement
+  Psn asked_upto_;             // an acknowledgement was asked for of what is before this
   Timers timers_;
   RequesterCounters counters_;
 };

@@ -69,7 +69,7 @@ void Requester::sent_at_once(const Engine::AtOnce& message, const Now& now) {
   bytes_begun_ += flight.length;
   cursor_ = message.index.next();
   is_holding_ = has_heard_ = false;
-  const bool is_measured = !round_trip_.is_known() || ++unmeasured_ % kMeasuredOf == 0;
+  const bool is_measured = !round_trip_.is_known() || counters_.packets % kMeasuredOf == 0;
   sent(Step{.psn = flight.first, .is_measured = is_measured}, flight.length, true, now);
 }
 

@@ -61,7 +61,7 @@ void Requester::issue(qp::SendWindow& window, qp::Budget& budget, const Now& now
     could_not_leave_ = has_left_;
     break;
   }
-  // What it is past and did not use waits for something else, as for room on the way out.
+  // A pause that is over and was not used waits for something else: for room on the way out.
   const std::optional<Instant> resume = window.resume_at();
   timers_.resume = resume && *resume > now ? *resume : Instant::never();
   has_heard_ = false;
