@@ -232,43 +232,48 @@ auto WireQp::transmit(const roce::Outgoing& packet, const roce::Path& path,
 }
 
 // Without a builder of trains, whose work is half of what such a packet costs us.
-auto WireQp::transmit_alone(const roce::Outgoing& packet, const roce::Path& path,
+auto WireQp::transmit_alone(const roce::OutgoingSend& packet, const roce::Path& path,
                             roce::PayloadSource payload) -> Sent {
   constexpr std::size_t kSmall = 512;
-  const std::size_t size = wire::datagram_bytes(packet.head.opcode, packet.payload_bytes);
   // What was written before leaves before it.
-  if (builder_ || is_near_ || size > kSmall) return transmit(packet, path, payload);
+  if (builder_ || is_near_ || packet.payload_bytes > kSmall - wire::kHeadersMax)
+    return transmit(packet.general(), path, payload);
   if (is_stuck()) return Sent::kNoRoom;
   std::array<std::byte, kSmall> room;
-  wire::DatagramBuilder datagram(room, packet.head, packet.payload_bytes);
+  wire::DatagramBuilder datagram(room, packet.head, packet.to, packet.payload_bytes);
   if (packet.payload_bytes != 0 && !payload(datagram.payload())) return Sent::kNoPayload;
-  const auto bytes = std::span<const std::byte>(room).first(size);
   bool is_sent = false;
-  if (has_channel(packet, path)) {
-    datagram.finish(*channel_icrc_, channel_->next_id());
-    is_sent = channel_->send(bytes);
+  if (has_channel(path)) [[likely]] {
+    const std::size_t size = datagram.finish(*channel_icrc_, channel_->next_id());
+    is_sent = channel_->send(std::span(room).first(size));
     if (!is_sent) close_channel();
   } else {
-    const port::Route route = route_of(packet, path, options_.is_on_this_host);
+    const port::Route route = route_alone(path);
     const std::uint16_t source_port = nic_.port().source_port(route);
     if (source_port == 0) return Sent::kSent;  // lost, for want of a socket
-    datagram.finish(icrc_of(path, source_port));
-    is_sent = nic_.port().send_alone(route, bytes, nic_.wants_time() ? clock_now() : Instant());
+    const std::size_t size = datagram.finish(icrc_of(path, source_port));
+    is_sent = nic_.port().send_alone(route, std::span(room).first(size),
+                                     nic_.wants_time() ? clock_now() : Instant());
   }
   if (!is_sent) return Sent::kNoRoom;
   nic_.note_driver();
   return Sent::kSent;
 }
 
+port::Route WireQp::route_alone(const roce::Path& path) const {
+  return route_of({.head = {.dest_qp = options_.settings.peer}, .is_ecn_capable = true}, path,
+                  options_.is_on_this_host);
+}
+
 // From some packets on that left alone, with a peer that is ours, on this host. Once: where a
 // channel could not be had, or ended, there is none.
-bool WireQp::has_channel(const roce::Outgoing& packet, const roce::Path& path) {
+bool WireQp::has_channel(const roce::Path& path) {
   constexpr unsigned kConversation = 64;
   if (channel_) return true;
   const bool may_be = options_.is_on_this_host && path.traffic_class == 0 && engine_->has_agreed();
   if (alone_ > kConversation || !may_be) return false;
   if (++alone_ <= kConversation) return false;
-  const port::Route route = route_of(packet, path, options_.is_on_this_host);
+  const port::Route route = route_alone(path);
   channel_ = nic_.open_channel(route);
   if (!channel_) return false;
   channel_icrc_.emplace(wire::Flow{

@@ -32,6 +32,7 @@ class WireQp final : roce::Wire, roce::Paths {
   roce::Engine& engine() { return *engine_; }
   // Of a connection: what its peer sends goes there.
   const Gid& source() const { return options_.settings.path.source; }
+  bool is_peer_near() const { return options_.is_on_this_host; }
   // Sends what the window offers; datagrams to this host by `local`, if there is one.
   void issue(qp::SendWindow& window, qp::Budget& budget, local::DatagramCarrier* local,
              const Now& now);
@@ -57,7 +58,7 @@ class WireQp final : roce::Wire, roce::Paths {
 
   Sent transmit(const roce::Outgoing& packet, const roce::Path& path,
                 roce::PayloadSource payload) override;
-  Sent transmit_alone(const roce::Outgoing& packet, const roce::Path& path,
+  Sent transmit_alone(const roce::OutgoingSend& packet, const roce::Path& path,
                       roce::PayloadSource payload) override;
   std::uint32_t transmit_run(const roce::Outgoing& packet, std::uint32_t most,
                              const roce::Path& path, roce::RunSource payload) override;
@@ -69,7 +70,8 @@ class WireQp final : roce::Wire, roce::Paths {
   wire::FlowIcrc& icrc_of(const roce::Path& path, std::uint16_t source_port);
   void share_in_flight();
   roce::InFlight in_flight() const;
-  bool has_channel(const roce::Outgoing& packet, const roce::Path& path);
+  bool has_channel(const roce::Path& path);
+  port::Route route_alone(const roce::Path& path) const;
   void close_channel();
   port::Details wanted_details() const;
 

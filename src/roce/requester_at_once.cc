@@ -36,15 +36,13 @@ bool Requester::transmit_at_once(const Engine::AtOnce& message, const qp::SendWi
   if (!is_open(window) || bytes + kPiggybackBytes > settings_.path_mtu) return false;
   // For one packet there always is room.
   if (!line_.is_empty() && room_at(flight_of(message), next_) == 0) return false;
-  Outgoing packet{.is_ecn_capable = true};
-  packet.head.opcode = wire::Opcode::of(service_of(settings_), wire::Code::kSendOnly);
-  packet.head.is_solicited = message.is_solicited;
-  packet.head.ack_request = true;
-  packet.head.pkey = settings_.pkey;
-  packet.head.dest_qp = settings_.peer;
-  packet.head.psn = next_;
-  packet.head.mark = agreement_.mark(false);
-  packet.payload_bytes = bytes;
+  OutgoingSend packet{.head = {.is_solicited = message.is_solicited,
+                               .ack_request = true,
+                               .mark = agreement_.mark(false),
+                               .pkey = settings_.pkey,
+                               .psn = next_},
+                      .to = settings_.peer,
+                      .payload_bytes = bytes};
   const auto along = agreement_.is_agreed() ? owing_.owed() : std::nullopt;
   if (along) {
     packet.head.mark = kPiggybackMark;
@@ -54,9 +52,9 @@ bool Requester::transmit_at_once(const Engine::AtOnce& message, const qp::SendWi
     if (along) encode(*along, to.last<kPiggybackBytes>());
     return memory::guarded_copy(to.data(), message.payload.data(), bytes);
   };
-  const auto outcome = along || !owing_.owes()
-                           ? wire_.transmit_alone(packet, settings_.path, payload)
-                           : wire_.transmit(packet, settings_.path, payload);
+  const bool is_alone = along || !owing_.owes();
+  const auto outcome = is_alone ? wire_.transmit_alone(packet, settings_.path, payload)
+                                : wire_.transmit(packet.general(), settings_.path, payload);
   if (outcome != Wire::Sent::kSent) return false;
   if (along) owing_.went_along();
   return true;

@@ -54,6 +54,18 @@ struct Outgoing {
   bool is_ecn_capable = false;  // the network may mark it (A17.9.1): packets whose rate we control
 };
 
+// A SEND of a reliable connection in one packet.
+struct OutgoingSend {
+  wire::WholeSendHead head{};
+  QpNum to{};
+  std::size_t payload_bytes = 0;
+
+  Outgoing general() const {
+    return {
+        .head = wire::head_of(head, to), .payload_bytes = payload_bytes, .is_ecn_capable = true};
+  }
+};
+
 inline constexpr std::uint32_t kRunMost = 16;  // packets that are handed over at once
 
 // Implemented by whoever has the port. Called with the queue pair's lock held.
@@ -66,8 +78,8 @@ class Wire {
   };
   virtual Sent transmit(const Outgoing& packet, const Path& path, PayloadSource payload) = 0;
   // One with nothing behind it: it leaves before this returns.
-  virtual Sent transmit_alone(const Outgoing& packet, const Path& path, PayloadSource payload) {
-    return transmit(packet, path, payload);
+  virtual Sent transmit_alone(const OutgoingSend& packet, const Path& path, PayloadSource payload) {
+    return transmit(packet.general(), path, payload);
   }
   // Up to `most` packets (kRunMost at most) that are all like this one, but for their PSNs, which
   // follow each other. How many were sent: where it is none, transmit() tells why. What the payload

@@ -19,8 +19,23 @@ DatagramBuilder::DatagramBuilder(std::span<std::byte> room, const Head& head,
   const std::uint8_t pad = pad_of(payload_bytes);
   std::byte& flags = datagram_[offsetof(Bth, flags)];
   flags = (flags & ~(std::byte{3} << Bth::kPadShift)) | (std::byte{pad} << Bth::kPadShift);
-  // The pad is sent as zeros (9.2.3), and never as what was in the buffer before.
-  const auto behind = datagram_.subspan(header_bytes_ + payload_bytes, pad);
+  write_pad(pad);
+}
+
+DatagramBuilder::DatagramBuilder(std::span<std::byte> room, const WholeSendHead& head, QpNum to,
+                                 std::size_t payload_bytes)
+    : header_bytes_(kBthBytes), payload_bytes_(payload_bytes) {
+  const std::uint8_t pad = pad_of(payload_bytes);
+  const std::size_t bytes = kBthBytes + payload_bytes + pad + kIcrcBytes;
+  VERBENA_ASSERT(bytes <= room.size());
+  datagram_ = room.first(bytes);
+  encode_whole_send(head, to, pad, datagram_.first<kBthBytes>());
+  write_pad(pad);
+}
+
+// The pad is sent as zeros (9.2.3), and never as what was in the buffer before.
+void DatagramBuilder::write_pad(std::uint8_t pad) {
+  const auto behind = datagram_.subspan(header_bytes_ + payload_bytes_, pad);
   std::fill(behind.begin(), behind.end(), std::byte{0});
 }
 

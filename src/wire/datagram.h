@@ -29,6 +29,8 @@ class DatagramBuilder {
   // Asserts that the datagram fits `room`: datagram_bytes(head.opcode, payload_bytes). head.pad is
   // not looked at.
   DatagramBuilder(std::span<std::byte> room, const Head& head, std::size_t payload_bytes);
+  DatagramBuilder(std::span<std::byte> room, const WholeSendHead& head, QpNum to,
+                  std::size_t payload_bytes);
 
   // Where the payload goes.
   std::span<std::byte> payload() const { return datagram_.subspan(header_bytes_, payload_bytes_); }
@@ -46,6 +48,8 @@ class DatagramBuilder {
   static void finish(std::span<std::byte> datagram, const CrcBlock& crc);
 
  private:
+  void write_pad(std::uint8_t pad);
+
   std::span<std::byte> datagram_;
   std::size_t header_bytes_;
   std::size_t payload_bytes_;

@@ -197,12 +197,38 @@ std::optional<WholeSend> parse_whole_send(std::span<const std::byte> datagram) {
     return std::nullopt;
   const std::size_t pad = bth->flags >> Bth::kPadShift & 3;
   if ((padded & 3) != 0 || pad > padded || padded - pad > kPathMtuMax) return std::nullopt;
-  return WholeSend{.is_solicited = (bth->flags & Bth::kSolicited) != 0,
-                   .ack_request = (bth->ack_request & Bth::kAckRequest) != 0,
-                   .mark = static_cast<std::uint8_t>(bth->ack_request & Bth::kMarkMask),
-                   .pkey = bth->pkey.value(),
-                   .psn = Psn(bth->psn.value()),
-                   .payload = datagram.subspan(kBthBytes, padded - pad)};
+  return WholeSend{{.is_solicited = (bth->flags & Bth::kSolicited) != 0,
+                    .ack_request = (bth->ack_request & Bth::kAckRequest) != 0,
+                    .mark = static_cast<std::uint8_t>(bth->ack_request & Bth::kMarkMask),
+                    .pkey = bth->pkey.value(),
+                    .psn = Psn(bth->psn.value())},
+                   datagram.subspan(kBthBytes, padded - pad)};
+}
+
+void encode_whole_send(const WholeSendHead& head, QpNum to, std::uint8_t pad,
+                       std::span<std::byte, kBthBytes> room) {
+  Bth bth;
+  bth.opcode = Opcode::of(Service::kRc, Code::kSendOnly).value;
+  bth.flags = static_cast<std::uint8_t>((head.is_solicited ? Bth::kSolicited : 0) | Bth::kMigrated |
+                                        pad << Bth::kPadShift);
+  bth.pkey = be16(head.pkey);
+  bth.dest_qp = be24(to.value);
+  bth.ack_request = static_cast<std::uint8_t>((head.ack_request ? Bth::kAckRequest : 0) |
+                                              (head.mark & Bth::kMarkMask));
+  bth.psn = be24(head.psn.value());
+  std::memcpy(room.data(), &bth, sizeof bth);
+}
+
+Head head_of(const WholeSendHead& head, QpNum to) {
+  Head all;
+  all.opcode = Opcode::of(Service::kRc, Code::kSendOnly);
+  all.is_solicited = head.is_solicited;
+  all.ack_request = head.ack_request;
+  all.mark = head.mark;
+  all.pkey = head.pkey;
+  all.dest_qp = to;
+  all.psn = head.psn;
+  return all;
 }
 
 std::optional<Head> parse_bth(std::span<const std::byte> datagram) {

@@ -101,12 +101,14 @@ Result<Packet, Malformed> parse(std::span<const std::byte> datagram);
 
 // A SEND of a reliable connection that is a whole message, with nothing but a BTH before it: what
 // the packets of a conversation are.
-struct WholeSend {
+struct WholeSendHead {
   bool is_solicited = false;
   bool ack_request = false;
   std::uint8_t mark = 0;
   std::uint16_t pkey = 0;
   Psn psn{};
+};
+struct WholeSend : WholeSendHead {
   std::span<const std::byte> payload{};
 };
 // Of a datagram as for parse(), which a conversation has no time for. Nothing where it is anything
@@ -123,6 +125,11 @@ std::optional<QpNum> destination_of(std::span<const std::byte> datagram);
 // Writes BTH and extension headers, shape_of(head.opcode).header_bytes in all, and returns how many
 // that were. Asserts that the opcode is defined and that `room` is large enough.
 std::size_t encode(const Head& head, std::span<std::byte> room);
+// The same of such a SEND to this queue pair, by a shorter way: head_of() as encode() writes it,
+// its pad as well.
+void encode_whole_send(const WholeSendHead& head, QpNum to, std::uint8_t pad,
+                       std::span<std::byte, kBthBytes> room);
+Head head_of(const WholeSendHead& head, QpNum to);
 
 // The pad that makes `payload_bytes` a multiple of 4 (9.2.3).
 constexpr std::uint8_t pad_of(std::size_t payload_bytes) {

@@ -8,6 +8,7 @@
 
 #include "base/random.h"
 #include "base/test_seed.h"
+#include "wire/datagram.h"
 #include "wire/headers.h"
 
 namespace verbena::wire {
@@ -354,6 +355,29 @@ TEST(Packet, WholeSendsAreWhatParseSays) {
     EXPECT_EQ(message->payload.size(), packet->payload.size());
   }
   EXPECT_GE(whole, 3000u);
+}
+
+TEST(Packet, WholeSendsAreWrittenAsOthers) {
+  SeededRandom random(test_seed());
+  for (int round = 0; round < 1000; ++round) {
+    const WholeSendHead head{.is_solicited = random.one_in(2),
+                             .ack_request = random.one_in(2),
+                             .mark = static_cast<std::uint8_t>(random.below(128)),
+                             .pkey = static_cast<std::uint16_t>(random.below(65536)),
+                             .psn = Psn(static_cast<std::uint32_t>(random.below(2 * kPsnRegion)))};
+    const QpNum to{static_cast<std::uint32_t>(random.below(2 * kPsnRegion))};
+    const std::size_t payload = random.below(100);
+    Bytes expected(kBthBytes + kHeadersMax + 200, std::byte{0xEE});
+    Bytes found = expected;
+    DatagramBuilder general(expected, head_of(head, to), payload);
+    DatagramBuilder whole(found, head, to, payload);
+    EXPECT_EQ(whole.payload().size(), payload);
+    EXPECT_EQ(whole.payload().data(), found.data() + kBthBytes);
+    EXPECT_EQ(found, expected);
+    FlowIcrc icrc({});
+    EXPECT_EQ(whole.finish(icrc), general.finish(icrc));
+    EXPECT_EQ(found, expected);
+  }
 }
 
 }  // namespace
