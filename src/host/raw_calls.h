@@ -98,6 +98,11 @@ inline ssize_t receive_from(int fd, void* into, std::size_t size, int flags, voi
   const auto name_size_at = reinterpret_cast<std::uintptr_t>(&name_size);
   return quick_call(SYS_recvfrom, {fd, into, size, flags, name, name_size_at});
 }
+// Of a socket that is connected, without waiting: how long the packet was, which may be more than
+// `size`.
+inline ssize_t receive(int fd, void* into, std::size_t size) {
+  return quick_call(SYS_recvfrom, {fd, into, size, MSG_DONTWAIT | MSG_TRUNC, nullptr, 0});
+}
 inline ssize_t send_to(int fd, const iovec& piece, int flags, const void* name, socklen_t size) {
   return quick_call(SYS_sendto, {fd, piece.iov_base, piece.iov_len, flags, name, size});
 }

@@ -30,6 +30,8 @@ constexpr std::size_t kOwingMax = 64;
 constexpr std::size_t kFew = 2;
 constexpr Duration kTimeForFew = Duration::microseconds(1);
 constexpr std::uint32_t kManagementQp = 1;
+// So many packets in a row from one source are a conversation.
+constexpr unsigned kTalk = 512;
 // What stands before a packet that is handed over (Links::MessageKind tells it from others).
 constexpr std::uint32_t kHandOverMagic = 0x56'48'4F'01;
 
@@ -237,7 +239,8 @@ void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now)
     return;
   }
   // Nobody but its own peer reaches a connection, which sends to this address.
-  if (packet.to == Gid{}) packet.to = qp->wire()->source();
+  const bool is_by_group = packet.to == Gid{};
+  if (is_by_group) packet.to = qp->wire()->source();
   if (!find_destination(packet)) [[unlikely]] {
     counters_.corrupt.fetch_add(1, std::memory_order_relaxed);
     return;
@@ -246,14 +249,25 @@ void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now)
   roce::Engine& engine = qp->wire()->engine();
   if (packet.ecn != port::Ecn::kCongested &&
       engine.receive_at_once(packet.payload, packet.from, qp->pair.window(), qp->pair.responder(),
-                             now)) [[likely]]
+                             now)) [[likely]] {
+    if (is_by_group && qp->wire()->is_peer_near()) note_talk(packet);
     return;
+  }
   roce::Arrival arrival{.datagram_bytes = packet.payload.size()};
   arrival.ip.flow = WireFlows::flow_of(packet);
   arrival.ip.traffic_class = static_cast<std::uint8_t>(packet.ecn);
   const auto parsed = wire::parse(packet.payload);
   if (!parsed) return take_malformed(packet, parsed.error(), arrival, *qp);
   engine.receive(*parsed, arrival, qp->pair.window(), qp->pair.responder(), now);
+}
+
+// What one peer sends time and again, packet by packet, gets a socket of its own.
+void WireNic::note_talk(const port::Received& packet) {
+  if (packet.source_port != talk_.source_port || packet.from != talk_.from)
+    talk_ = {.from = packet.from, .source_port = packet.source_port};
+  if (++talk_.packets % kTalk != 0 || !udp_.converse(packet)) return;
+  close_in_children(udp_.descriptors().back());
+  look_again();
 }
 
 // It is what its sender sent, who is told where the specification says so.

@@ -161,6 +161,7 @@ class WireNic final : port::HandOver {
   [[gnu::cold]] void take_management(port::Received& packet);
   [[gnu::cold]] void take_malformed(const port::Received& packet, wire::Malformed why,
                                     const roce::Arrival& arrival, Qp& qp);
+  void note_talk(const port::Received& packet);
   bool find_destination(port::Received& packet);
   [[gnu::cold]] bool guess_destination(port::Received& packet);
   void count_wanted(const port::Details& details, int by);
@@ -202,6 +203,13 @@ class WireNic final : port::HandOver {
   static constexpr std::size_t kBatch = 64;
   std::array<port::Received, kBatch> batch_;
   WireFlows flows_;
+  // Who has sent the last packets of conversations with processes of this host.
+  struct Talk {
+    Gid from;
+    std::uint16_t source_port = 0;
+    unsigned packets = 0;
+  };
+  Talk talk_;
   std::vector<QpNum> members_;              // of the group that a packet came for
   Instant received_at_;                     // when there was more than a little the last time
   std::vector<QpNum> owing_;                // may have answers that wait

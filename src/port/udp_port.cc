@@ -24,6 +24,8 @@ constexpr int kSendFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
 // A packet for one of all becomes many: a thousand a second, and as many at once.
 constexpr Duration kPauseBetweenAll = Duration::milliseconds(1);
 constexpr Duration kBurstOfAll = Duration::seconds(1);
+// A conversation is over: some tenths of a second of a program that does nothing but poll.
+constexpr std::uint64_t kSilenceMost = 200'000;
 
 bool is_full(int error) {
   return error == EAGAIN || error == ENOBUFS || error == ENOMEM || error == EINTR;
@@ -43,7 +45,7 @@ UdpPort::UdpPort(UdpOptions options)
       senders_(options.senders_max, options.send_buffer) {
   VERBENA_ASSERT(!options.hand_over || options.now);
   receivers_.reserve(options.receivers_max);
-  descriptors_.reserve(options.receivers_max);
+  descriptors_.reserve(options.receivers_max + 1);
 }
 
 bool UdpPort::add_receiver(SlotNumber slot, UniqueFd socket) {
@@ -70,6 +72,7 @@ void UdpPort::refresh_receivers() {
     const ReceiveBudget budget = receive_budget(each->fd());
     least = {std::min(least.bytes, budget.bytes), std::min(least.packets, budget.packets)};
   }
+  if (connected_) descriptors_.push_back(connected_->fd());
   {
     const std::lock_guard lock(details_lock_);
     told_.clear();
@@ -114,6 +117,7 @@ void UdpPort::leave_multicast(const Gid& group, std::uint32_t interface) {
 
 std::optional<SlotNumber> UdpPort::check_sockets() {
   senders_.check();
+  if (connected_ && !connected_->is_open()) end_conversation();
   const auto closed = std::ranges::find_if(receivers_, [](const auto& r) { return !r->is_open(); });
   if (closed == receivers_.end()) return std::nullopt;
   return (*closed)->slot();
@@ -233,25 +237,67 @@ void UdpPort::send_singly(const Train& train, const Sender& by) {
 // ---------------------------------------------------------------------------------- receiving
 
 std::size_t UdpPort::receive(std::span<Received> into, Instant /*now*/) {
+  return connected_ ? receive_by_turns(into) : receive_from_group(into);
+}
+
+std::size_t UdpPort::receive_by_turns(std::span<Received> into) {
+  if (is_fresh_) [[unlikely]] {
+    const std::size_t given = receive_from_group(into);
+    is_fresh_ = given != 0;
+    return given;
+  }
+  std::size_t first = 0;
+  if (alternation_.looks_at_first()) [[likely]]
+    first = keep_ours(into.first(connected_->take(into[0], counters_)));
+  const std::size_t more =
+      alternation_.looks_at_second(first != 0) ? receive_from_group(into.subspan(first)) : 0;
+  alternation_.found(first != 0, more != 0);
+  if (alternation_.silent() > kSilenceMost) [[unlikely]]
+    end_conversation();
+  return first + more;
+}
+
+std::size_t UdpPort::receive_from_group(std::span<Received> into) {
   std::size_t given = 0;
-  std::size_t bytes = 0;
   for (std::size_t n = 0; n < receivers_.size() && given < into.size(); ++n) {
     if (++next_receiver_ >= receivers_.size()) next_receiver_ = 0;
-    UdpReceiver& receiver = *receivers_[next_receiver_];
     const auto room = into.subspan(given);
-    const std::size_t taken = receiver.take(room, counters_);
-    for (std::size_t i = 0; i < taken; ++i) {
-      if (!is_ours(room[i])) continue;
-      bytes += room[i].payload.size();
-      if (&into[given] != &room[i]) into[given] = room[i];
-      ++given;
-    }
-  }
-  if (given > 0) {
-    counters_.add_alone(Count::kReceivedPackets, given);
-    counters_.add_alone(Count::kReceivedBytes, bytes);
+    given += keep_ours(room.first(receivers_[next_receiver_]->take(room, counters_)));
   }
   return given;
+}
+
+// How many are left, in front.
+std::size_t UdpPort::keep_ours(std::span<Received> packets) {
+  std::size_t kept = 0;
+  std::size_t bytes = 0;
+  for (const Received& packet : packets) {
+    if (!is_ours(packet)) [[unlikely]]
+      continue;
+    bytes += packet.payload.size();
+    if (&packets[kept] != &packet) packets[kept] = packet;
+    ++kept;
+  }
+  if (kept > 0) {
+    counters_.add_alone(Count::kReceivedPackets, kept);
+    counters_.add_alone(Count::kReceivedBytes, bytes);
+  }
+  return kept;
+}
+
+bool UdpPort::converse(const Received& with) {
+  if (connected_) return false;
+  connected_ = ConnectedReceiver::open(with, options_.port);
+  if (!connected_) return false;
+  descriptors_.push_back(connected_->fd());
+  is_fresh_ = true;
+  alternation_ = {};
+  return true;
+}
+
+void UdpPort::end_conversation() {
+  std::erase(descriptors_, connected_->fd());
+  connected_.reset();
 }
 
 // What is another's is passed on. Queue pair numbers with a slot of ours need no table.

@@ -5,7 +5,8 @@
 // packets of one size and source port whoever they are for; with a source port a slot a merged
 // batch is one process's.
 // Receiving: one socket for each of our slots, from the group (socket_group.h). Every packet of a
-// batch is judged again: what is another slot's is handed over, and counted.
+// batch is judged again: what is another slot's is handed over, and counted. One conversation may
+// have a socket of its own beside them (converse()).
 //
 // The sockets lie in the program's descriptor table, at high numbers. Programs close what they do
 // not know: check_sockets() finds out, and a number that means another file now is left alone.
@@ -23,6 +24,8 @@
 #include "base/result.h"
 #include "base/unique_fd.h"
 #include "host/slots.h"
+#include "port/alternation.h"
+#include "port/connected_receiver.h"
 #include "port/handover.h"
 #include "port/port.h"
 #include "port/steering.h"
@@ -52,6 +55,11 @@ class UdpPort final : public Port {
   // Takes the socket that receives for a slot of ours, in place of the slot's former one if there
   // is one. Not beside receive(). False: we have `receivers_max` slots.
   bool add_receiver(SlotNumber slot, UniqueFd socket);
+  // What comes like `with` does, from the same source port, comes to a socket of its own from now
+  // on, the last of descriptors(), until nothing has come there for long. False: another
+  // conversation has one, or none is to be had just now. Not beside receive(), but for what it
+  // gave.
+  [[gnu::cold]] bool converse(const Received& with);
   // Of packets that are received from now on. Any thread.
   void tell(const Details& details);
   // Null: there is none for it, and send() has to do (udp_channel.h). Any thread.
@@ -86,6 +94,10 @@ class UdpPort final : public Port {
   std::size_t send_together(std::span<const Train> run, const Sender& by);
   bool give_up(const Train& train, const Sender& by, int error);
   void send_singly(const Train& train, const Sender& by);
+  std::size_t receive_from_group(std::span<Received> into);
+  std::size_t receive_by_turns(std::span<Received> into);
+  std::size_t keep_ours(std::span<Received> packets);
+  [[gnu::cold]] void end_conversation();
   bool is_ours(const Received& packet);
   bool is_steered_to_us(const Received& packet);
   [[gnu::cold]] void pass_on(const Received& packet, const Steering::Owner& owner);
@@ -101,6 +113,9 @@ class UdpPort final : public Port {
   std::vector<std::unique_ptr<UdpReceiver>> receivers_;
   std::vector<int> descriptors_;
   std::size_t next_receiver_ = 0;
+  std::unique_ptr<ConnectedReceiver> connected_;  // of a conversation
+  bool is_fresh_ = false;    // what came before it was there may lie in the group's socket
+  Alternation alternation_;  // connected_, and the group's
   host::SlotSet slots_;
   std::atomic<std::uint32_t> receive_bytes_{0};
   std::atomic<std::uint32_t> receive_packets_{0};

@@ -232,6 +232,19 @@ Result<void, SocketError> bind_receiver(int fd, std::uint16_t port) {
   return {};
 }
 
+Result<void, SocketError> connect_receiver(int fd, std::uint16_t port, const Received& packet) {
+  sockaddr_storage peer{};
+  sockaddr_storage ours{};
+  sockaddr_storage found{};
+  socklen_t size = to_socket_address(packet.from, packet.interface, packet.source_port, peer);
+  to_socket_address(packet.to, packet.interface, port, ours);
+  if (raw::connect(fd, reinterpret_cast<const sockaddr*>(&peer), size) != 0 ||
+      syscall(SYS_getsockname, fd, &found, &size) != 0)
+    return refuse(error_of(errno));
+  if (std::memcmp(&found, &ours, size) != 0) return refuse(SocketError::kMissing);
+  return {};
+}
+
 Result<void, SocketError> attach_steering(int fd, std::span<const sock_filter> program) {
   if (program.empty() || program.size() > BPF_MAXINSNS) return refuse(SocketError::kMissing);
   const sock_fprog whole{static_cast<unsigned short>(program.size()),

@@ -61,6 +61,9 @@ bool set_merging(int fd, bool merges);
 bool is_merging(int fd);
 // From here on it is the last of the group.
 Result<void, SocketError> bind_receiver(int fd, std::uint16_t port);
+// From here on it gets only what comes like `packet`, and is in no group. kMissing: the system
+// takes another address of ours for this peer.
+Result<void, SocketError> connect_receiver(int fd, std::uint16_t port, const Received& packet);
 // The program of the whole group. On systems that refuse, packets are spread by hash, and handed
 // over by whoever gets them.
 Result<void, SocketError> attach_steering(int fd, std::span<const sock_filter> program);

@@ -196,6 +196,33 @@ TEST_P(Talk, DropsWhatIsNone) {
   EXPECT_EQ(world.near().pair.state(), qp::QpState::kReadyToSend);
 }
 
+// What leaves alone may come by another way than trains.
+TEST_P(Talk, OvertakesNoTrain) {
+  if (!GetParam()) GTEST_SKIP() << "nothing is sent as it is posted";
+  talk(10, 2);
+  TestEnd& end = world.near();
+  const unsigned alone = end.sent_alone;
+  EXPECT_GT(alone, 0u);
+  for (std::size_t i = 0; i < 3; ++i)
+    world.far().post_receive(said + i, 4096 * (said + i), 4096);
+  const auto post = [&](std::uint32_t length) {
+    end.post({.wr_id = said, .opcode = SendOpcode::kSend}, 4096 * said, length);
+    ++said;
+  };
+  post(3000);
+  end.turn();
+  const unsigned at_once = end.sent_at_once;
+  post(10);
+  EXPECT_EQ(end.sent_at_once, at_once + 1);
+  EXPECT_EQ(end.sent_alone, alone);
+  world.run(Duration::milliseconds(100));
+  post(10);
+  EXPECT_EQ(end.sent_alone, alone + 1);
+  world.run(Duration::milliseconds(100));
+  EXPECT_EQ(end.poll().size(), 2u + 3);
+  EXPECT_EQ(end.rc().requester().counters().repeated, 0u);
+}
+
 struct TalkToAStandardEnd : Talk {
   TalkToAStandardEnd() : Talk(standard()) {}
 };

@@ -198,6 +198,11 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
     had_no_room |= sent == Sent::kNoRoom;
     return sent;
   }
+  Sent transmit_alone(const OutgoingSend& packet, const Path& path,
+                      PayloadSource payload) override {
+    ++sent_alone;
+    return transmit(packet.general(), path, payload);
+  }
   const Path* path_of(const qp::Operation&) override { return &path_; }
   void qp_event(QpNum, qp::QpEvent event) override { events.push_back(event); }
   RcEngine& rc() { return static_cast<RcEngine&>(*engine); }
@@ -291,6 +296,7 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
   MemoryKey key;
   bool had_no_room = false;
   unsigned sent_at_once = 0;
+  unsigned sent_alone = 0;  // without a train
   unsigned received_at_once = 0;
 
  private:

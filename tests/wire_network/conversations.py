@@ -4,6 +4,7 @@
 import pathlib
 import sys
 import tempfile
+import threading
 import time
 import types
 
@@ -15,6 +16,8 @@ import lab  # noqa: E402
 from check_capture import Checker, Reader  # noqa: E402
 
 SECONDS = 60
+LONG = 50_000  # messages, of each side
+ROCE_PORT = 4791
 GIDS = {"0": "IPv4", "1": "IPv6"}
 
 
@@ -53,6 +56,46 @@ def conversation(variables, gid):
     return f"{len(frames)} frames, {counted} with identifications, {missed} missed"
 
 
+def connected_receivers():
+    """Sockets of this network at the UDP port that take one peer's packets."""
+    found = set()
+    for name in ("udp", "udp6"):
+        path = pathlib.Path("/proc/net", name)
+        for line in path.read_text().splitlines()[1:] if path.exists() else []:
+            here, there = line.split()[1:3]
+            if int(here.rpartition(":")[2], 16) == ROCE_PORT and int(there.rpartition(":")[2], 16):
+                found.add((here, there))
+    return found
+
+
+def own_sockets(variables, gid):
+    """Both programs of a long conversation get a socket for it, and leave none behind."""
+    words = ["ib_send_lat", "-F", "-d", "vrb_lo", "-x", gid, "-s", "9", "-n", str(LONG)]
+    seen = []
+    is_over = threading.Event()
+
+    def look():
+        while not is_over.wait(0.01):
+            seen.append(len(connected_receivers()))
+
+    watcher = threading.Thread(target=look)
+    watcher.start()
+    try:
+        library.run_pair([*words, "-p", "{port}"], variables, SECONDS)
+    finally:
+        is_over.set()
+        watcher.join()
+    if max(seen) != 2:
+        raise library.Failure(f"at most {max(seen)} sockets were seen in {len(seen)} looks")
+    left = connected_receivers()
+    if left:
+        raise library.Failure(f"left behind: {left}")
+    return f"{seen.count(2)} of {len(seen)} looks saw two"
+
+
 def run_all(report, variables):
     for gid, family in GIDS.items():
         report.case(f"a conversation over {family}", lambda g=gid: conversation(variables, g))
+        report.case(
+            f"a conversation has its own sockets, {family}", lambda g=gid: own_sockets(variables, g)
+        )
