@@ -77,7 +77,11 @@ TEST_P(GuardedCopy, CopiesLongOnes) {
     for (int round = 0; round < 20; ++round) {
       const std::size_t length = near - 20 + random.below(40);
       const std::size_t to_offset = random.below(kPage);
-      const std::size_t from_offset = random.below(kPage);
+      // The target's place in its page is often a little behind the source's, which some
+      // processors' string moves do not like.
+      const std::size_t from_offset = random.one_in(3)
+                                          ? to_offset - std::min(to_offset, random.below(70))
+                                          : random.below(kPage);
       to.fill(0xee);
       ASSERT_TRUE(copy(to.begin() + to_offset, from.begin() + from_offset, length));
       ASSERT_TRUE(std::equal(to.begin() + to_offset, to.begin() + to_offset + length,

@@ -116,9 +116,18 @@ bool move_short(std::byte* to, const std::byte* from, std::size_t length) {
 // and glibc's memcpy 154, 177, 182, 182, 139. Half of its first cache holds 24 KiB.
 constexpr std::size_t kVectorMin = 256;
 constexpr std::size_t kStringMin = 24 * 1024;
+// AMD's processors (measured on a Zen 3: 2 GB/s instead of 40) move strings slowly to where the
+// last twelve bits of the address are a little larger than those of the source.
+constexpr std::uintptr_t kSlowAhead = 64;
+
+bool is_good_for_string(const std::byte* to, const std::byte* from, std::size_t length) {
+  const std::uintptr_t ahead =
+      (reinterpret_cast<std::uintptr_t>(to) - reinterpret_cast<std::uintptr_t>(from)) & 0xFFF;
+  return kProcessor.has_fast_string && length >= kStringMin && (ahead == 0 || ahead >= kSlowAhead);
+}
 
 bool move_long(std::byte* to, const std::byte* from, std::size_t length) {
-  if (kProcessor.has_fast_string && length >= kStringMin) return move_string(to, from, length);
+  if (is_good_for_string(to, from, length)) return move_string(to, from, length);
   if (kProcessor.has_avx) {
     bool done = true;
     for (; done && length >= 128; length -= 128, to += 128, from += 128)
