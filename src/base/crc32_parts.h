@@ -15,6 +15,12 @@ namespace verbena::crc {
 // Any number of bytes, anywhere.
 std::uint32_t by_tables(std::uint64_t state, const std::byte* bytes, std::size_t count);
 
+// How many bits the processor multiplies at a time. kTables until the library is initialised.
+enum class Folding : std::uint8_t { kTables, k128, k256, k512 };
+Folding folding();
+// For tests: from now on as a processor that can do no more than this. What it is now.
+Folding limit_folding(Folding most);
+
 // What by_folding takes at least.
 inline constexpr std::size_t kFoldMin = 4;
 

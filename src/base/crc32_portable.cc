@@ -56,6 +56,9 @@ std::uint32_t by_tables(std::uint64_t sum, const std::byte* bytes, std::size_t c
 }
 
 #if !defined(__x86_64__)
+Folding folding() { return Folding::kTables; }
+Folding limit_folding(Folding) { return Folding::kTables; }
+
 std::uint32_t by_folding(std::uint64_t state, const std::byte* bytes, std::size_t count) {
   return by_tables(state, bytes, count);
 }

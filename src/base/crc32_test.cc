@@ -9,6 +9,7 @@
 
 #include "base/crc32_parts.h"
 #include "base/random.h"
+#include "base/test_folding.h"
 #include "base/test_seed.h"
 
 namespace verbena {
@@ -27,7 +28,10 @@ std::vector<std::byte> random_bytes(SeededRandom& random, std::size_t count) {
   return bytes;
 }
 
-TEST(Crc32, AgreesWithZlibForEveryLengthAndAlignment) {
+using Crc32 = EachFolding;
+INSTANTIATE_TEST_SUITE_P(Foldings, Crc32, kFoldings, name_of_folding);
+
+TEST_P(Crc32, AgreesWithZlibForEveryLengthAndAlignment) {
   SeededRandom random(test_seed());
   const auto bytes = random_bytes(random, 4096 + 64);
   for (std::size_t length = 0; length <= 4096; length += length < 600 ? 1 : 97) {
@@ -41,7 +45,7 @@ TEST(Crc32, AgreesWithZlibForEveryLengthAndAlignment) {
   }
 }
 
-TEST(Crc32, FoldsPiecesToTheCrcOfTheWhole) {
+TEST_P(Crc32, FoldsPiecesToTheCrcOfTheWhole) {
   SeededRandom random(test_seed());
   const auto bytes = random_bytes(random, 5000);
   for (int round = 0; round < 200; ++round) {
@@ -55,7 +59,7 @@ TEST(Crc32, FoldsPiecesToTheCrcOfTheWhole) {
   }
 }
 
-TEST(Crc32, CountsTheFirstBytesAsTheirSumWithOthers) {
+TEST_P(Crc32, CountsTheFirstBytesAsTheirSumWithOthers) {
   SeededRandom random(test_seed());
   for (std::size_t length = 8; length <= 4096; length += length < 600 ? 1 : 97) {
     auto bytes = random_bytes(random, length);
@@ -70,7 +74,7 @@ TEST(Crc32, CountsTheFirstBytesAsTheirSumWithOthers) {
   }
 }
 
-TEST(Crc32, GoesOnFromABlock) {
+TEST_P(Crc32, GoesOnFromABlock) {
   SeededRandom random(test_seed());
   for (int round = 0; round < 1000; ++round) {
     const auto bytes = random_bytes(random, 4 + random.below(40) + random.below(1500));
@@ -92,7 +96,7 @@ TEST(Crc32, GoesOnFromABlock) {
   }
 }
 
-TEST(Crc32, MultiplicationIsThatOfPolynomials) {
+TEST(Crc32Powers, MultiplicationIsThatOfPolynomials) {
   SeededRandom random(test_seed());
   for (int round = 0; round < 1000; ++round) {
     const auto a = static_cast<std::uint32_t>(random.next());
@@ -106,7 +110,7 @@ TEST(Crc32, MultiplicationIsThatOfPolynomials) {
 }
 
 // Zeros behind a difference multiply it by x^8 each; the inverse takes them away.
-TEST(Crc32, InversePowersUndoTheBytesBehind) {
+TEST(Crc32Powers, InversePowersUndoTheBytesBehind) {
   const std::vector<std::byte> zeros(0xFFFF);
   for (const std::uint32_t behind : {0u, 1u, 2u, 255u, 256u, 257u, 4144u, 65535u}) {
     const std::uint32_t a = 0x12345678;

@@ -8,7 +8,9 @@
 
 #if defined(__x86_64__)
 
+#include <algorithm>
 #include <array>
+#include <atomic>
 #include <cstring>
 
 namespace verbena::crc {
@@ -108,25 +110,41 @@ USES_PCLMUL __m128i by_128(__m128i added, const std::byte* bytes, std::size_t co
   return fold_rest(fold(fold(fold(a, next, b), next, c), next, d), bytes, count);
 }
 
-constexpr std::size_t kWideMin = 256;
+// The same of at least kMin256 or kMin512 bytes.
+constexpr std::size_t kMin256 = 128;
+constexpr std::size_t kMin512 = 256;
 
-// The same of at least kWideMin bytes.
-USES_VPCLMUL __m128i by_512(__m128i added, const std::byte* bytes, std::size_t count) {
-  __m512i a = _mm512_xor_si512(load_wide(bytes), _mm512_zextsi128_si512(added));
-  __m512i b = load_wide(bytes + 64);
-  __m512i c = load_wide(bytes + 128);
-  __m512i d = load_wide(bytes + 192);
+USES_VPCLMUL_256 __m128i by_256(__m128i added, const std::byte* bytes, std::size_t count) {
+  __m256i a = _mm256_xor_si256(load_256(bytes), _mm256_zextsi128_si256(added));
+  __m256i b = load_256(bytes + 32);
+  __m256i c = load_256(bytes + 64);
+  __m256i d = load_256(bytes + 96);
+  const __m256i by = _mm256_broadcastsi128_si256(multipliers(kAhead1024));
+  for (count -= 128, bytes += 128; count >= 128; count -= 128, bytes += 128) {
+    a = fold(a, by, load_256(bytes));
+    b = fold(b, by, load_256(bytes + 32));
+    c = fold(c, by, load_256(bytes + 64));
+    d = fold(d, by, load_256(bytes + 96));
+  }
+  return fold_rest(narrow(together(a, b, c, d)), bytes, count);
+}
+
+USES_VPCLMUL_512 __m128i by_512(__m128i added, const std::byte* bytes, std::size_t count) {
+  __m512i a = _mm512_xor_si512(load_512(bytes), _mm512_zextsi128_si512(added));
+  __m512i b = load_512(bytes + 64);
+  __m512i c = load_512(bytes + 128);
+  __m512i d = load_512(bytes + 192);
   const __m512i by = _mm512_broadcast_i32x4(multipliers(kAhead2048));
   for (count -= 256, bytes += 256; count >= 256; count -= 256, bytes += 256) {
-    a = fold_wide(a, by, load_wide(bytes));
-    b = fold_wide(b, by, load_wide(bytes + 64));
-    c = fold_wide(c, by, load_wide(bytes + 128));
-    d = fold_wide(d, by, load_wide(bytes + 192));
+    a = fold(a, by, load_512(bytes));
+    b = fold(b, by, load_512(bytes + 64));
+    c = fold(c, by, load_512(bytes + 128));
+    d = fold(d, by, load_512(bytes + 192));
   }
   const __m512i next = _mm512_broadcast_i32x4(multipliers(kAhead512));
   d = together(a, b, c, d);
   for (; count >= 64; count -= 64, bytes += 64)
-    d = fold_wide(d, next, load_wide(bytes));
+    d = fold(d, next, load_512(bytes));
   return fold_rest(narrow(d), bytes, count);
 }
 
@@ -134,8 +152,12 @@ USES_PCLMUL std::uint32_t state_by_128(std::uint64_t state, const std::byte* byt
                                        std::size_t count) {
   return reduce(by_128(pair(state, 0), bytes, count));
 }
-USES_VPCLMUL std::uint32_t state_by_512(std::uint64_t state, const std::byte* bytes,
-                                        std::size_t count) {
+USES_VPCLMUL_256 std::uint32_t state_by_256(std::uint64_t state, const std::byte* bytes,
+                                            std::size_t count) {
+  return reduce(by_256(pair(state, 0), bytes, count));
+}
+USES_VPCLMUL_512 std::uint32_t state_by_512(std::uint64_t state, const std::byte* bytes,
+                                            std::size_t count) {
   return reduce(by_512(pair(state, 0), bytes, count));
 }
 
@@ -143,48 +165,67 @@ USES_PCLMUL CrcBlock block_by_128(const CrcBlock& before, const std::byte* bytes
                                   std::size_t count) {
   return to_block(by_128(onto_next(before), bytes, count));
 }
-USES_VPCLMUL CrcBlock block_by_512(const CrcBlock& before, const std::byte* bytes,
-                                   std::size_t count) {
+USES_VPCLMUL_256 CrcBlock block_by_256(const CrcBlock& before, const std::byte* bytes,
+                                       std::size_t count) {
+  return to_block(by_256(onto_next(before), bytes, count));
+}
+USES_VPCLMUL_512 CrcBlock block_by_512(const CrcBlock& before, const std::byte* bytes,
+                                       std::size_t count) {
   return to_block(by_512(onto_next(before), bytes, count));
 }
 
-enum class Processor : std::uint8_t { kUnknown, kTables, kFolds128, kFolds512 };
-
-Processor look() {
+Folding look() {
   __builtin_cpu_init();
-  if (!__builtin_cpu_supports("pclmul") || !__builtin_cpu_supports("sse4.1")) {
-    return Processor::kTables;
-  }
-  const bool is_wide = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
-                       __builtin_cpu_supports("vpclmulqdq");
-  return is_wide ? Processor::kFolds512 : Processor::kFolds128;
+  const auto has_all = [](auto... has) { return (... && (has != 0)); };
+  if (!has_all(__builtin_cpu_supports("pclmul"), __builtin_cpu_supports("sse4.1")))
+    return Folding::kTables;
+  if (!has_all(__builtin_cpu_supports("avx2"), __builtin_cpu_supports("vpclmulqdq")))
+    return Folding::k128;
+  const bool is_wide =
+      has_all(__builtin_cpu_supports("avx512f"), __builtin_cpu_supports("avx512vl"));
+  return is_wide ? Folding::k512 : Folding::k256;
 }
 
-const Processor kProcessor = look();  // before that it is kUnknown, and the tables do
+std::atomic<Folding> used = look();  // before that it is kTables
 
 }  // namespace
 
+Folding folding() { return used.load(std::memory_order_relaxed); }
+
+Folding limit_folding(Folding most) {
+  used.store(std::min(look(), most), std::memory_order_relaxed);
+  return folding();
+}
+
 std::uint32_t by_folding(std::uint64_t state, const std::byte* bytes, std::size_t count) {
-  switch (kProcessor) {
-    case Processor::kFolds512:
-      if (count >= kWideMin) return state_by_512(state, bytes, count);
+  switch (folding()) {
+    case Folding::k512:
+      if (count >= kMin512) return state_by_512(state, bytes, count);
       [[fallthrough]];
-    case Processor::kFolds128:
+    case Folding::k256:
+      if (count >= kMin256) return state_by_256(state, bytes, count);
+      [[fallthrough]];
+    case Folding::k128:
       return count < 16 ? by_less(state, bytes, count) : state_by_128(state, bytes, count);
-    case Processor::kUnknown:
-    case Processor::kTables: return by_tables(state, bytes, count);
+    case Folding::kTables: break;
   }
   return by_tables(state, bytes, count);
 }
 
 CrcBlock block_by_folding(const CrcBlock& before, const std::byte* bytes, std::size_t count) {
-  const bool folds = kProcessor == Processor::kFolds128 || folds_512();
-  if (!folds || count < sizeof before) return block_by_tables(before, bytes, count);
-  return folds_512() && count >= kWideMin ? block_by_512(before, bytes, count)
-                                          : block_by_128(before, bytes, count);
+  if (count < sizeof before) return block_by_tables(before, bytes, count);
+  switch (folding()) {
+    case Folding::k512:
+      if (count >= kMin512) return block_by_512(before, bytes, count);
+      [[fallthrough]];
+    case Folding::k256:
+      if (count >= kMin256) return block_by_256(before, bytes, count);
+      [[fallthrough]];
+    case Folding::k128: return block_by_128(before, bytes, count);
+    case Folding::kTables: break;
+  }
+  return block_by_tables(before, bytes, count);
 }
-
-bool folds_512() { return kProcessor == Processor::kFolds512; }
 
 }  // namespace verbena::crc
 

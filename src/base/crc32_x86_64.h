@@ -24,15 +24,14 @@
 #pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
 #endif
 
-// What the compiler may use in a function, whatever it is told for the rest of the file.
+// What the compiler may use in a function, whatever it is told for the rest of the file: of
+// processors that fold 128 bits at a time, 256, or 512 (crc32_parts.h).
 #define USES_PCLMUL __attribute__((target("sse2,ssse3,sse4.1,pclmul")))
-#define USES_VPCLMUL __attribute__((target("sse2,ssse3,sse4.1,pclmul,avx512f,avx512vl,vpclmulqdq")))
+#define USES_VPCLMUL_256 __attribute__((target("sse2,ssse3,sse4.1,pclmul,avx2,vpclmulqdq")))
+#define USES_VPCLMUL_512 \
+  __attribute__((target("sse2,ssse3,sse4.1,pclmul,avx2,avx512f,avx512vl,vpclmulqdq")))
 
 namespace verbena::crc {
-
-// Whether this processor has what is marked with USES_VPCLMUL. False until the library is
-// initialised.
-bool folds_512();
 
 struct Multipliers {
   std::uint64_t high;
@@ -43,7 +42,9 @@ constexpr Multipliers ahead(unsigned bits) {
   return {std::uint64_t{power(bits + 32)} << 1, std::uint64_t{power(bits - 32)} << 1};
 }
 inline constexpr Multipliers kAhead128 = ahead(128);
+inline constexpr Multipliers kAhead256 = ahead(256);
 inline constexpr Multipliers kAhead512 = ahead(512);
+inline constexpr Multipliers kAhead1024 = ahead(1024);
 inline constexpr Multipliers kAhead2048 = ahead(2048);
 // As the paper and other implementations have them.
 static_assert(kAhead128.high == 0x1751997D0 && kAhead128.low == 0x0CCAA009E);
@@ -67,22 +68,41 @@ USES_PCLMUL inline __m128i pair(std::uint64_t first, std::uint64_t second) {
   return _mm_set_epi64x(static_cast<long long>(second), static_cast<long long>(first));
 }
 
-USES_VPCLMUL inline __m512i load_wide(const std::byte* bytes) { return _mm512_loadu_si512(bytes); }
+// -- 256 bits, where processors have no wider ones, and 512
+USES_VPCLMUL_256 inline __m256i load_256(const std::byte* bytes) {
+  return _mm256_loadu_si256(reinterpret_cast<const __m256i*>(bytes));
+}
+USES_VPCLMUL_512 inline __m512i load_512(const std::byte* bytes) {
+  return _mm512_loadu_si512(bytes);
+}
 
-USES_VPCLMUL inline __m512i fold_wide(__m512i block, __m512i by, __m512i onto) {
+USES_VPCLMUL_256 inline __m256i fold(__m256i block, __m256i by, __m256i onto) {
+  const __m256i high = _mm256_clmulepi64_epi128(block, by, 0x00);
+  const __m256i low = _mm256_clmulepi64_epi128(block, by, 0x11);
+  return _mm256_xor_si256(_mm256_xor_si256(high, low), onto);
+}
+USES_VPCLMUL_512 inline __m512i fold(__m512i block, __m512i by, __m512i onto) {
   const __m512i high = _mm512_clmulepi64_epi128(block, by, 0x00);
   const __m512i low = _mm512_clmulepi64_epi128(block, by, 0x11);
   return _mm512_ternarylogic_epi64(high, low, onto, 0x96);  // the sum of the three
 }
 
 // Four blocks that follow each other, onto the last.
-USES_VPCLMUL inline __m512i together(__m512i a, __m512i b, __m512i c, __m512i d) {
+USES_VPCLMUL_256 inline __m256i together(__m256i a, __m256i b, __m256i c, __m256i d) {
+  const __m256i next = _mm256_broadcastsi128_si256(multipliers(kAhead256));
+  return fold(fold(fold(a, next, b), next, c), next, d);
+}
+USES_VPCLMUL_512 inline __m512i together(__m512i a, __m512i b, __m512i c, __m512i d) {
   const __m512i next = _mm512_broadcast_i32x4(multipliers(kAhead512));
-  return fold_wide(fold_wide(fold_wide(a, next, b), next, c), next, d);
+  return fold(fold(fold(a, next, b), next, c), next, d);
 }
 
-// 64 bytes onto their last 16.
-USES_VPCLMUL inline __m128i narrow(__m512i block) {
+// 32 or 64 bytes onto their last 16.
+USES_VPCLMUL_256 inline __m128i narrow(__m256i block) {
+  return fold(_mm256_castsi256_si128(block), multipliers(kAhead128),
+              _mm256_extracti128_si256(block, 1));
+}
+USES_VPCLMUL_512 inline __m128i narrow(__m512i block) {
   const __m128i step = multipliers(kAhead128);
   __m128i one = _mm512_extracti32x4_epi32(block, 0);
   one = fold(one, step, _mm512_extracti32x4_epi32(block, 1));

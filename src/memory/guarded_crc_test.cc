@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/random.h"
+#include "base/test_folding.h"
 #include "base/test_seed.h"
 #include "memory/fault_guard.h"
 #include "memory/test_memory.h"
@@ -20,7 +21,7 @@ namespace {
 
 constexpr std::size_t kHead = 12;
 
-class GuardedCrc : public testing::Test {
+class GuardedCrc : public EachFolding {
  protected:
   static void SetUpTestSuite() { install_fault_guard(); }
 
@@ -40,7 +41,9 @@ class GuardedCrc : public testing::Test {
   std::vector<std::byte> head = std::vector<std::byte>(kHead);
 };
 
-TEST_F(GuardedCrc, CopiesAndFoldsEveryLength) {
+INSTANTIATE_TEST_SUITE_P(Foldings, GuardedCrc, kFoldings, name_of_folding);
+
+TEST_P(GuardedCrc, CopiesAndFoldsEveryLength) {
   std::vector<std::byte> from(4096 + 700);
   fill(from);
   constexpr std::byte kBeside{0xEE};
@@ -59,7 +62,7 @@ TEST_F(GuardedCrc, CopiesAndFoldsEveryLength) {
   }
 }
 
-TEST_F(GuardedCrc, GoesOnFromOnePieceOfMemoryToTheNext) {
+TEST_P(GuardedCrc, GoesOnFromOnePieceOfMemoryToTheNext) {
   std::vector<std::byte> from(5000);
   fill(from);
   for (int round = 0; round < 500; ++round) {
@@ -76,12 +79,12 @@ TEST_F(GuardedCrc, GoesOnFromOnePieceOfMemoryToTheNext) {
   }
 }
 
-TEST_F(GuardedCrc, MemoryThatIsNotThereIsAnAnswer) {
+TEST_P(GuardedCrc, MemoryThatIsNotThereIsAnAnswer) {
   const TestPages pages(2);
   std::vector<std::byte> to(3 * kPage);
-  // The first step of 256 bytes, a later one, or what is left over.
-  for (const std::size_t before : {0u, 1u, 255u, 256u, 700u, 4096u, 4350u}) {
-    for (const std::size_t beyond : {1u, 8u, 255u, 256u, 1000u}) {
+  // The first step of 128 or 256 bytes, a later one, or what is left over.
+  for (const std::size_t before : {0u, 1u, 127u, 128u, 255u, 256u, 700u, 4096u, 4350u}) {
+    for (const std::size_t beyond : {1u, 8u, 128u, 255u, 256u, 1000u}) {
       CrcBlock crc = begin();
       EXPECT_FALSE(guarded_copy_and_crc(to.data(), pages.end() - before, before + beyond, crc))
           << before << " bytes, then " << beyond;
@@ -92,7 +95,7 @@ TEST_F(GuardedCrc, MemoryThatIsNotThereIsAnAnswer) {
 }
 
 // Each byte is read once: the CRC is that of the copy, whatever the program writes meanwhile.
-TEST_F(GuardedCrc, CountsWhatItCopied) {
+TEST_P(GuardedCrc, CountsWhatItCopied) {
   const TestPages pages(1);
   std::atomic<bool> is_over{false};
   std::thread writer([&] {
