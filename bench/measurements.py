@@ -227,6 +227,23 @@ UDP = udp("udp", "UDP, 20 bytes, both ends spinning")
 # The system calls of RoCEv2 and nothing else: what is above this is ours.
 UDP_TRAIN = udp("udp-train", "UDP, as RoCEv2 needs it")
 
+# BTH and ICRC of a packet of RoCEv2.
+HEAD_AND_ICRC = 16
+
+
+def udp_stream(mtu):
+    """The trains of RoCEv2 and nothing else: what is below this is ours."""
+    packet = mtu + HEAD_AND_ICRC
+    return Measurement(
+        name=f"udp_stream_{mtu}",
+        title=f"UDP, trains of packets of {packet} bytes",
+        unit="GB/s",
+        parse=parsers.limit("gb_per_second"),
+        client=(LIMITS, "udp-stream", CLIENT_CORE, SERVER_CORE, packet, TIMES),
+        size=min(65507 // packet, 64) * packet,  # a train
+    )
+
+
 # One stream of the kernel's TCP, with what it chooses by itself.
 TCP = Measurement(
     name="tcp",
@@ -263,6 +280,7 @@ def wire_steps():
                     remark=remark,
                     environment=WIRE,
                 ),
+                udp_stream(mtu),
                 TCP,
             ),
         )

@@ -33,6 +33,18 @@ enum class Packets : std::uint8_t {
 std::optional<std::vector<std::uint64_t>> udp_rounds(Packets packets, int core, int other_core,
                                                      std::uint64_t rounds);
 
+// Packets of one size by UDP over the loopback interface, in trains as long as the system takes
+// them (UDP_SEGMENT, UDP_GRO), a few on their way and each confirmed: what there is between two
+// sockets for a protocol on top of them, with nothing looked at and nothing copied twice.
+struct Stream {
+  std::uint64_t bytes = 0;
+  std::uint64_t ticks = 0;
+};
+// Nothing where the system has no trains, the other process or the pinning failed. `packet`: at
+// most 65507 bytes.
+std::optional<Stream> udp_stream(int core, int other_core, std::uint64_t packet,
+                                 std::uint64_t trains);
+
 // The ticks that `times` copies of `size` bytes take, always from the same place to the same place,
 // as perftest and ucx_perftest use their buffers. Nothing when there is no memory.
 std::optional<std::uint64_t> copy_ticks(std::uint64_t size, std::uint64_t times);

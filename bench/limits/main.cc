@@ -6,6 +6,7 @@
 //   bench_limits two-lines CORE OTHER-CORE ROUNDS a line for each direction
 //   bench_limits udp CORE OTHER-CORE ROUNDS       a packet by UDP over loopback, both spinning
 //   bench_limits udp-train CORE OTHER-CORE ROUNDS the same as RoCEv2 needs it
+//   bench_limits udp-stream CORE OTHER-CORE PACKET TRAINS   packets of this size, in trains
 //   bench_limits copy SIZE TIMES                  memcpy, on the core that it was started on
 //
 // Prints lines of a name and a number.
@@ -108,6 +109,22 @@ int copy(std::span<const std::string_view> words) {
   return 0;
 }
 
+int stream(std::span<const std::string_view> words) {
+  constexpr std::uint64_t kPacketMax = 65'507;
+  const auto core = number(words[0], 0, 1 << 16);
+  const auto other = number(words[1], 0, 1 << 16);
+  const auto packet = number(words[2], 1, kPacketMax);
+  const auto trains = number(words[3], 1, kMaxTimes);
+  if (!core || !other || !packet || !trains || *core == *other)
+    return fail("two different cores, the size of a packet and a number of trains, please");
+  const double per_ns = ticks_per_us() / 1000;
+  const auto done = udp_stream(static_cast<int>(*core), static_cast<int>(*other), *packet, *trains);
+  if (!done) return fail("cannot send trains between these cores");
+  print("gb_per_second",
+        static_cast<double>(done->bytes) / (static_cast<double>(done->ticks) / per_ns));
+  return 0;
+}
+
 int run(std::span<const std::string_view> words) {
   const std::string_view what = words.empty() ? "" : words[0];
   if (what == "ticks" && words.size() == 1) {
@@ -126,12 +143,16 @@ int run(std::span<const std::string_view> words) {
   if (what == "udp-train" && words.size() == 4) {
     return udp(Packets::kTrain, words.subspan(1));
   }
+  if (what == "udp-stream" && words.size() == 5) {
+    return stream(words.subspan(1));
+  }
   if (what == "copy" && words.size() == 3) {
     return copy(words.subspan(1));
   }
   std::fprintf(stderr,
                "bench_limits ticks | copy SIZE TIMES"
-               " | {line | two-lines | udp | udp-train} CORE OTHER-CORE ROUNDS\n");
+               " | {line | two-lines | udp | udp-train} CORE OTHER-CORE ROUNDS"
+               " | udp-stream CORE OTHER-CORE PACKET TRAINS\n");
   return 2;
 }
 
