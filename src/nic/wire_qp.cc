@@ -233,29 +233,29 @@ auto WireQp::transmit(const roce::Outgoing& packet, const roce::Path& path,
 
 // Without a builder of trains, whose work is half of what such a packet costs us.
 auto WireQp::transmit_alone(const roce::OutgoingSend& packet, const roce::Path& path,
-                            roce::PayloadSource payload) -> Sent {
-  constexpr std::size_t kSmall = 512;
+                            roce::PayloadSource payload, bool& is_apart) -> Sent {
   // What was written before leaves before it.
-  if (builder_ || is_near_ || packet.payload_bytes > kSmall - wire::kHeadersMax)
+  if (builder_ || is_near_ || packet.payload_bytes > kAloneMax - wire::kHeadersMax)
     return transmit(packet.general(), path, payload);
   if (is_stuck()) return Sent::kNoRoom;
-  std::array<std::byte, kSmall> room;
+  std::array<std::byte, kAloneMax> room;
   wire::DatagramBuilder datagram(room, packet.head, packet.to, packet.payload_bytes);
   if (packet.payload_bytes != 0 && !payload(datagram.payload())) return Sent::kNoPayload;
-  bool is_sent = false;
-  if (has_channel(path)) [[likely]] {
+  if (packet.may_overtake && has_channel(path)) [[likely]] {
     const std::size_t size = datagram.finish(*channel_icrc_, channel_->next_id());
-    is_sent = channel_->send(std::span(room).first(size));
-    if (!is_sent) close_channel();
-  } else {
-    const port::Route route = route_alone(path);
-    const std::uint16_t source_port = nic_.port().source_port(route);
-    if (source_port == 0) return Sent::kSent;  // lost, for want of a socket
-    const std::size_t size = datagram.finish(icrc_of(path, source_port));
-    is_sent = nic_.port().send_alone(route, std::span(room).first(size),
-                                     nic_.wants_time() ? clock_now() : Instant());
+    is_apart = channel_->send(std::span(room).first(size));
+    nic_.note_driver();
+    if (is_apart) [[likely]]
+      return Sent::kSent;
+    close_channel();
+    return Sent::kNoRoom;
   }
-  if (!is_sent) return Sent::kNoRoom;
+  const port::Route route = route_alone(path);
+  const std::uint16_t source_port = nic_.port().source_port(route);
+  if (source_port == 0) return Sent::kSent;  // lost, for want of a socket
+  const std::size_t size = datagram.finish(icrc_of(path, source_port));
+  const Instant now = nic_.wants_time() ? clock_now() : Instant();
+  if (!nic_.port().send_alone(route, std::span(room).first(size), now)) return Sent::kNoRoom;
   nic_.note_driver();
   return Sent::kSent;
 }

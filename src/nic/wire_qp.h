@@ -53,13 +53,16 @@ class WireQp final : roce::Wire, roce::Paths {
   void owe() { ++owed_; }
   void answered() { owed_ = 0; }
 
+  // What leaves without a train is no longer, as a datagram.
+  static constexpr std::size_t kAloneMax = 512;
+
  private:
   static constexpr unsigned kOwedMax = 16;
 
   Sent transmit(const roce::Outgoing& packet, const roce::Path& path,
                 roce::PayloadSource payload) override;
   Sent transmit_alone(const roce::OutgoingSend& packet, const roce::Path& path,
-                      roce::PayloadSource payload) override;
+                      roce::PayloadSource payload, bool& is_apart) override;
   std::uint32_t transmit_run(const roce::Outgoing& packet, std::uint32_t most,
                              const roce::Path& path, roce::RunSource payload) override;
   const roce::Path* path_of(const qp::Operation& op) override;

@@ -201,9 +201,9 @@ TEST_P(Talk, OvertakesNoTrain) {
   if (!GetParam()) GTEST_SKIP() << "nothing is sent as it is posted";
   talk(10, 2);
   TestEnd& end = world.near();
-  const unsigned alone = end.sent_alone;
-  EXPECT_GT(alone, 0u);
-  for (std::size_t i = 0; i < 3; ++i)
+  const unsigned apart = end.sent_apart;
+  EXPECT_GT(apart, 0u);
+  for (std::size_t i = 0; i < 6; ++i)
     world.far().post_receive(said + i, 4096 * (said + i), 4096);
   const auto post = [&](std::uint32_t length) {
     end.post({.wr_id = said, .opcode = SendOpcode::kSend}, 4096 * said, length);
@@ -214,12 +214,20 @@ TEST_P(Talk, OvertakesNoTrain) {
   const unsigned at_once = end.sent_at_once;
   post(10);
   EXPECT_EQ(end.sent_at_once, at_once + 1);
-  EXPECT_EQ(end.sent_alone, alone);
+  EXPECT_EQ(end.sent_apart, apart);
   world.run(Duration::milliseconds(100));
   post(10);
-  EXPECT_EQ(end.sent_alone, alone + 1);
+  EXPECT_EQ(end.sent_apart, apart + 1);
+  // And what left as it was posted, but not apart.
+  post(500);
+  post(10);
+  EXPECT_EQ(end.sent_at_once, at_once + 4);
+  EXPECT_EQ(end.sent_apart, apart + 1);
   world.run(Duration::milliseconds(100));
-  EXPECT_EQ(end.poll().size(), 2u + 3);
+  post(10);
+  EXPECT_EQ(end.sent_apart, apart + 2);
+  world.run(Duration::milliseconds(100));
+  EXPECT_EQ(end.poll().size(), 2u + 6);
   EXPECT_EQ(end.rc().requester().counters().repeated, 0u);
 }
 

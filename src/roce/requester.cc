@@ -30,8 +30,8 @@ void Requester::start(const qp::QpAttributes& attributes) {
   reads_.set_most(attributes.reads_out_max);
   if (started_) return;
   started_ = true;
-  finished_ = acknowledged_ = send_ = high_ = next_ = evidence_ = repaired_ = went_back_to_ =
-      asked_upto_ = Psn(attributes.send_psn);
+  trains_upto_ = finished_ = acknowledged_ = send_ = high_ = next_ = evidence_ = repaired_ =
+      went_back_to_ = asked_upto_ = Psn(attributes.send_psn);
 }
 
 void Requester::set_in_flight(const InFlight& most) {

@@ -181,8 +181,8 @@ class Requester {
   Psn high_;
   Psn next_;
   FlightLine line_;
-  bool has_trains_ = false;  // something on the line may have left in a train
-  qp::OpIndex cursor_;       // what the send window offers next, if anything
+  Psn trains_upto_;     // what is before this may have left in a train
+  qp::OpIndex cursor_;  // what the send window offers next, if anything
   std::uint64_t bytes_begun_ = 0;
   std::uint64_t bytes_finished_ = 0;
 

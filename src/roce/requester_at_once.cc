@@ -34,7 +34,6 @@ Flight Requester::flight_of(const Engine::AtOnce& message) const {
 bool Requester::transmit_at_once(const Engine::AtOnce& message, const qp::SendWindow& window) {
   const std::size_t bytes = message.payload.size();
   if (!is_open(window) || bytes + kPiggybackBytes > settings_.path_mtu) return false;
-  if (line_.is_empty()) has_trains_ = false;
   // For one packet there always is room.
   if (!line_.is_empty() && room_at(flight_of(message), next_) == 0) return false;
   OutgoingSend packet{.head = {.is_solicited = message.is_solicited,
@@ -53,11 +52,14 @@ bool Requester::transmit_at_once(const Engine::AtOnce& message, const qp::SendWi
     if (along) encode(*along, to.last<kPiggybackBytes>());
     return memory::guarded_copy(to.data(), message.payload.data(), bytes);
   };
-  // A packet that leaves alone may come in another way than trains do, and overtake them.
-  const bool is_alone = !has_trains_ && (along || !owing_.owes());
-  const auto outcome = is_alone ? wire_.transmit_alone(packet, settings_.path, payload)
-                                : wire_.transmit(packet.general(), settings_.path, payload);
+  if (trains_upto_ - finished_ <= 0) trains_upto_ = finished_;
+  packet.may_overtake = trains_upto_ == finished_;
+  bool is_apart = false;
+  const auto outcome = along || !owing_.owes()
+                           ? wire_.transmit_alone(packet, settings_.path, payload, is_apart)
+                           : wire_.transmit(packet.general(), settings_.path, payload);
   if (outcome != Wire::Sent::kSent) return false;
+  if (!is_apart) trains_upto_ = next_.next();
   if (along) owing_.went_along();
   return true;
 }

@@ -139,8 +139,7 @@ bool Requester::begin(qp::SendWindow& window, const Now& now) {
   }
   if (line_.is_empty()) cursor_ = op->index;
   line_.push(flight);
-  has_trains_ = true;
-  next_ = flight.end();
+  next_ = trains_upto_ = flight.end();
   bytes_begun_ += flight.length;
   return true;
 }

@@ -198,9 +198,10 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
     had_no_room |= sent == Sent::kNoRoom;
     return sent;
   }
-  Sent transmit_alone(const OutgoingSend& packet, const Path& path,
-                      PayloadSource payload) override {
-    ++sent_alone;
+  Sent transmit_alone(const OutgoingSend& packet, const Path& path, PayloadSource payload,
+                      bool& is_apart) override {
+    is_apart = packet.may_overtake && packet.payload_bytes < 100;
+    sent_apart += is_apart;
     return transmit(packet.general(), path, payload);
   }
   const Path* path_of(const qp::Operation&) override { return &path_; }
@@ -296,7 +297,7 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
   MemoryKey key;
   bool had_no_room = false;
   unsigned sent_at_once = 0;
-  unsigned sent_alone = 0;  // without a train
+  unsigned sent_apart = 0;
   unsigned received_at_once = 0;
 
  private:

@@ -59,6 +59,7 @@ struct OutgoingSend {
   wire::WholeSendHead head{};
   QpNum to{};
   std::size_t payload_bytes = 0;
+  bool may_overtake = false;  // what is on its way
 
   Outgoing general() const {
     return {
@@ -77,8 +78,10 @@ class Wire {
     kNoPayload,  // the source said no; nothing was sent
   };
   virtual Sent transmit(const Outgoing& packet, const Path& path, PayloadSource payload) = 0;
-  // One with nothing behind it: it leaves before this returns.
-  virtual Sent transmit_alone(const OutgoingSend& packet, const Path& path, PayloadSource payload) {
+  // One with nothing behind it: it leaves before this returns. `is_apart` becomes true where it may
+  // overtake what left before, if it may (OutgoingSend).
+  virtual Sent transmit_alone(const OutgoingSend& packet, const Path& path, PayloadSource payload,
+                              bool& /*is_apart*/) {
     return transmit(packet.general(), path, payload);
   }
   // Up to `most` packets (kRunMost at most) that are all like this one, but for their PSNs, which
