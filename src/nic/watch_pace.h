@@ -28,18 +28,22 @@ class WatchPace {
   // So many, before naps get longer.
   static constexpr unsigned kBusyNaps = 3;
 
+  // Who has not polled for so many ticks, some 20 us, does something else.
+  static constexpr std::uint64_t kLongTicks = 50'000;
+
   // Where nothing comes, pollers go on looking at the sockets for so many polls; then only the
   // watcher does.
   static constexpr std::uint32_t kWarmPolls = 100'000;
   // Programs close descriptors that they do not know: after so many of its turns the watcher looks.
   static constexpr std::uint32_t kTurnsBetweenChecks = 256;
 
-  // Counters that move: with each poll, with each wait for events, and the nanoseconds of polls
-  // that received something.
+  // Counters that move: with each poll, with each wait for events; what polls took that received
+  // something, and all the time, in one unit.
   struct Seen {
     std::uint32_t polls = 0;
     std::uint32_t waits = 0;
-    std::int64_t busy = 0;
+    std::uint64_t busy = 0;
+    std::uint64_t all = 0;
   };
 
   // Whether the program polls all the time. Where polls receive much they are few, and take most of
@@ -49,7 +53,8 @@ class WatchPace {
     const bool are_many = moved >= kPollsForLease;
     const bool is_awaited = this->is_awaited(seen.waits);
     if (!is_awaited && !are_many && now - looked_at_ < kLookAtLeast) return is_polled_;
-    const bool is_busy = seen.busy - seen_.busy >= (now - looked_at_).count_nanoseconds() / 2;
+    const std::uint64_t busy = seen.busy - seen_.busy;
+    const bool is_busy = busy != 0 && busy >= (seen.all - seen_.all) / 2;
     is_polled_ = !is_awaited && (are_many || is_busy);
     seen_ = seen;
     looked_at_ = now;

@@ -101,8 +101,8 @@ TEST(WatchPace, TakesAWaitForEventsForTheEndOfPolls) {
 TEST(WatchPace, CountsPollsThatReceiveMuchByTheirTime) {
   WatchPace pace;
   EXPECT_FALSE(pace.is_polled({}, moment(0)));
-  EXPECT_TRUE(pace.is_polled({.polls = 5, .busy = 500'000}, moment(1000)));
-  EXPECT_FALSE(pace.is_polled({.polls = 10, .busy = 900'000}, moment(2000)));
+  EXPECT_TRUE(pace.is_polled({.polls = 5, .busy = 500, .all = 1000}, moment(1000)));
+  EXPECT_FALSE(pace.is_polled({.polls = 10, .busy = 900, .all = 2000}, moment(2000)));
 }
 
 }  // namespace

@@ -21,6 +21,8 @@ class WireFlows {
 
   // Whether the packet is what its sender sent.
   bool is_intact(const port::Received& packet);
+  // Whether the sender of the last such packet counts identifications from packet to packet.
+  bool counts_on() const { return last_ && last_->counts_on; }
 
  private:
   struct Entry {

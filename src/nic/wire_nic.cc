@@ -26,12 +26,9 @@ constexpr std::size_t kInboxMax = 256;
 // After so many bytes the answer does not wait for what the program posts.
 constexpr std::size_t kLittle = 2048;
 constexpr std::size_t kOwingMax = 64;
-// A poll that brings no more takes about so long: a look at the clock would be a good part of it.
-constexpr std::size_t kFew = 2;
-constexpr Duration kTimeForFew = Duration::microseconds(1);
 constexpr std::uint32_t kManagementQp = 1;
-// So many packets in a row from one source are a conversation.
-constexpr unsigned kTalk = 512;
+// Where a socket for a conversation cannot be had, it is asked for less and less often.
+constexpr unsigned kTalkMost = 1 << 24;
 // What stands before a packet that is handed over (Links::MessageKind tells it from others).
 constexpr std::uint32_t kHandOverMagic = 0x56'48'4F'01;
 
@@ -88,7 +85,7 @@ class WireNic::Recipient {
 WireNic::WireNic(Nic& nic, Engine& engine)
     : nic_(nic),
       engine_(engine),
-      udp_({.hand_over = this, .now = clock_now}),
+      udp_({.hand_over = this, .now = clock_now, .made = close_in_children}),
       line_(udp_, nic.sharing().policy().line),
       port_(line_.port()),
       group_(engine.control(), engine.links(), udp_),
@@ -127,20 +124,28 @@ bool WireNic::is_warm() const {
          has_inbox_.load(std::memory_order_relaxed);
 }
 
+std::uint64_t WireNic::stamp() {
+  const std::uint64_t count = ticks();
+  return count != 0 ? count : static_cast<std::uint64_t>(clock_now().nanoseconds());
+}
+
 bool WireNic::poll() {
   if (!is_warm()) return false;
-  note_driver();
+  const std::uint64_t begin = stamp();
+  const std::uint64_t before = driven_at_.load(std::memory_order_relaxed);
+  driven_at_.store(begin, std::memory_order_relaxed);
   {
     const std::unique_lock guard(receive_lock_, std::try_to_lock);
     if (!guard.owns_lock()) return false;
     const bool soon = nap_.is_napping();
+    // Whoever polls seldom is to find all that has come.
+    if (begin - before > WatchPace::kLongTicks) udp_.look_everywhere();
     // The program has had its time to post something that these go along with.
     answer_owed();
-    if (const std::size_t count = receive(soon ? Answer::kSoon : Answer::kNow); count != 0) {
-      const Duration spent = count > kFew ? clock_now() - received_at_ : kTimeForFew;
-      const std::int64_t busy = busy_.load(std::memory_order_relaxed) + spent.count_nanoseconds();
-      busy_.store(busy, std::memory_order_relaxed);
-      note_driver();
+    if (receive(soon ? Answer::kSoon : Answer::kNow) != 0) {
+      const std::uint64_t end = stamp();
+      busy_.store(busy_.load(std::memory_order_relaxed) + (end - begin), std::memory_order_relaxed);
+      driven_at_.store(end, std::memory_order_relaxed);
       return true;
     }
   }
@@ -154,6 +159,7 @@ std::size_t WireNic::receive_patiently() {
   std::size_t found = 0;
   do {
     const std::lock_guard guard(receive_lock_);
+    udp_.look_everywhere();
     found += receive(Answer::kNow);
     answer_owed();
   } while (has_inbox_.load(std::memory_order_seq_cst));
@@ -164,6 +170,7 @@ std::size_t WireNic::receive_patiently() {
 std::size_t WireNic::receive_what_lies() {
   const std::unique_lock guard(receive_lock_, std::try_to_lock);
   if (!guard.owns_lock()) return 0;
+  udp_.look_everywhere();
   const std::size_t found = receive(Answer::kNow);
   answer_owed();
   return found;
@@ -176,6 +183,7 @@ std::size_t WireNic::receive_after_nap() {
   const std::unique_lock guard(receive_lock_, std::try_to_lock);
   if (!guard.owns_lock()) return 0;
   answer_owed();
+  udp_.look_everywhere();
   return receive(Answer::kSoon);
 }
 
@@ -186,12 +194,14 @@ std::size_t WireNic::receive(Answer when) {
   const std::size_t count = port_.receive(batch_, line_.wants_time() ? Instant(now) : Instant());
   if (count == 0 && !had_inbox) return 0;
   if (count == 0) return 1;
-  if (count > kFew) received_at_ = now;
   cold_polls_.store(0, std::memory_order_relaxed);
   const QpTable::Reading reading(nic_.queue_pairs());
   Recipient recipient(*this, now, when);
+  if (count != 1) talk_.packets = 0;
   for (port::Received& packet : std::span(batch_).first(count))
     take(packet, recipient, now);
+  if (udp_.is_conversation_over()) [[unlikely]]
+    end_talk();
   return count;
 }
 
@@ -250,9 +260,10 @@ void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now)
   if (packet.ecn != port::Ecn::kCongested &&
       engine.receive_at_once(packet.payload, packet.from, qp->pair.window(), qp->pair.responder(),
                              now)) [[likely]] {
-    if (is_by_group && qp->wire()->is_peer_near()) note_talk(packet);
+    if (is_by_group) note_talk(packet, *qp->wire());
     return;
   }
+  talk_.packets = 0;
   roce::Arrival arrival{.datagram_bytes = packet.payload.size()};
   arrival.ip.flow = WireFlows::flow_of(packet);
   arrival.ip.traffic_class = static_cast<std::uint8_t>(packet.ecn);
@@ -261,13 +272,45 @@ void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now)
   engine.receive(*parsed, arrival, qp->pair.window(), qp->pair.responder(), now);
 }
 
-// What one peer sends time and again, packet by packet, gets a socket of its own.
-void WireNic::note_talk(const port::Received& packet) {
-  if (packet.source_port != talk_.source_port || packet.from != talk_.from)
+// What one peer of this host sends by a socket for this alone (WireQp::transmit_alone), time and
+// again and nothing else, gets one of its own. Such sockets count identifications, if there are
+// any.
+void WireNic::note_talk(const port::Received& packet, const WireQp& qp) {
+  const bool is_alone = packet.payload.size() <= WireQp::kAloneMax && qp.is_peer_near() &&
+                        (flows_.counts_on() || !wire::is_ipv4(packet.from));
+  if (!is_alone || packet.source_port != talk_.source_port || packet.from != talk_.from)
     talk_ = {.from = packet.from, .source_port = packet.source_port};
-  if (++talk_.packets % kTalk != 0 || !udp_.converse(packet)) return;
-  close_in_children(udp_.descriptors().back());
-  look_again();
+  else if (++talk_.packets >= talk_.enough)
+    begin_talk(packet);
+}
+
+void WireNic::begin_talk(const port::Received& packet) {
+  talk_.packets = 0;
+  if (udp_.converse(packet)) {
+    is_talking_.store(true, std::memory_order_relaxed);
+    return look_again();
+  }
+  talk_.enough = std::min(talk_.enough * 2, kTalkMost);
+}
+
+// The watcher does it, for nobody may sleep on its socket then.
+void WireNic::end_talk() {
+  if (!ends_talk_.exchange(true, std::memory_order_relaxed)) look_again();
+}
+
+// Of the watcher, when it does not sleep.
+void WireNic::tend_talk() {
+  if (!ends_talk_.load(std::memory_order_relaxed)) return;
+  const std::lock_guard guard(receive_lock_);
+  ends_talk_.store(false, std::memory_order_relaxed);
+  // What lies there is not lost, as long as no more comes than can be taken.
+  constexpr int kLooksMost = 16;
+  for (int i = 0; i < kLooksMost; ++i) {
+    udp_.look_everywhere();
+    if (receive(Answer::kNow) == 0) break;
+  }
+  udp_.end_conversation();
+  is_talking_.store(false, std::memory_order_relaxed);
 }
 
 // It is what its sender sent, who is told where the specification says so.

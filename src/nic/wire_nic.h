@@ -48,6 +48,7 @@ namespace verbena::nic {
 class Engine;
 class Nic;
 class Qp;
+class WireQp;
 
 class WireNic final : port::HandOver {
  public:
@@ -94,9 +95,14 @@ class WireNic final : port::HandOver {
   }
   // Somebody does the wire's work just now.
   void note_driver() { driven_at_.store(ticks(), std::memory_order_relaxed); }
+  // For how long something takes.
+  static std::uint64_t stamp();
   // A connection begins, or ends: while there is one, pollers look at the sockets.
   void connected() { connections_.fetch_add(1, std::memory_order_relaxed); }
-  void disconnected() { connections_.fetch_sub(1, std::memory_order_relaxed); }
+  void disconnected() {
+    connections_.fetch_sub(1, std::memory_order_relaxed);
+    if (is_talking_.load(std::memory_order_relaxed)) end_talk();
+  }
 
   // What has to be known of packets that come, for as long as there is somebody who wants it.
   void want(const port::Details& details) { count_wanted(details, 1); }
@@ -161,7 +167,10 @@ class WireNic final : port::HandOver {
   [[gnu::cold]] void take_management(port::Received& packet);
   [[gnu::cold]] void take_malformed(const port::Received& packet, wire::Malformed why,
                                     const roce::Arrival& arrival, Qp& qp);
-  void note_talk(const port::Received& packet);
+  void note_talk(const port::Received& packet, const WireQp& qp);
+  [[gnu::cold]] void begin_talk(const port::Received& packet);
+  [[gnu::cold]] void end_talk();
+  void tend_talk();
   bool find_destination(port::Received& packet);
   [[gnu::cold]] bool guess_destination(port::Received& packet);
   void count_wanted(const port::Details& details, int by);
@@ -197,21 +206,23 @@ class WireNic final : port::HandOver {
   std::atomic<std::uint32_t> connections_{0};
   std::atomic<std::uint32_t> cold_polls_{0};  // since something came, up to a limit
   std::atomic<std::uint64_t> driven_at_{0};   // the last time, in ticks
-  std::atomic<std::int64_t> busy_{0};         // nanoseconds in polls that received something, about
+  std::atomic<std::uint64_t> busy_{0};        // in polls that received something, by stamp()
 
   Mutex receive_lock_;  // before queue pairs' locks
   static constexpr std::size_t kBatch = 64;
   std::array<port::Received, kBatch> batch_;
   WireFlows flows_;
-  // Who has sent the last packets of conversations with processes of this host.
+  // Who has sent the last packets, short ones that came alone, from a process of this host.
   struct Talk {
     Gid from;
     std::uint16_t source_port = 0;
     unsigned packets = 0;
+    unsigned enough = kTalk;
   };
+  // So many in a row are a conversation.
+  static constexpr unsigned kTalk = 512;
   Talk talk_;
   std::vector<QpNum> members_;              // of the group that a packet came for
-  Instant received_at_;                     // when there was more than a little the last time
   std::vector<QpNum> owing_;                // may have answers that wait
   std::atomic<std::uint32_t> is_owing_{0};  // there are such; a futex for whoever leaves
   std::atomic<bool> is_leaving_{false};
@@ -220,6 +231,8 @@ class WireNic final : port::HandOver {
   Nap nap_;
   std::atomic<bool> naps_long_{false};
   std::atomic<bool> are_expected_{false};  // answers, since the last nap
+  std::atomic<bool> is_talking_{false};    // there is a socket for a conversation
+  std::atomic<bool> ends_talk_{false};     // there is to be none
 
   Mutex inbox_lock_;
   std::vector<std::vector<std::byte>> inbox_;

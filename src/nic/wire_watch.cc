@@ -25,11 +25,6 @@ namespace {
 constexpr Duration kLeavePatience = Duration::milliseconds(50);
 constexpr Duration kWritePatience = Duration::milliseconds(500);
 constexpr Duration kLinePatience = Duration::seconds(2);
-// Who has not polled for so many ticks, some 20 us, does something else: it waits for its own
-// WRITE, say, and then looks at memory for what its peer writes. What comes then waits for the end
-// of a nap. (To be woken by packets instead would not help where program and watcher share a core:
-// who is woken that often gets it only when the other one's slice is over.)
-constexpr std::uint64_t kLong = 50'000;
 // So many packets at a time are a stream: the next ones come within this, mostly, and being woken
 // for them would cost their sender much of its time.
 constexpr std::size_t kStream = 8;
@@ -61,11 +56,13 @@ void WireNic::watch() {
   for (std::uint32_t turns = 0;; ++turns) {
     if (turns % WatchPace::kTurnsBetweenChecks == 0) mend_sockets();
     if (line_.records()) tend_recording();
+    tend_talk();
     gauges_.fill([this](SlotNumber slot) { return group_.fetch_peers(slot, nic_.random()); });
     nap_.begin();
     const WatchPace::Seen seen{.polls = engine_.polls(),
                                .waits = engine_.waits(),
-                               .busy = busy_.load(std::memory_order_relaxed)};
+                               .busy = busy_.load(std::memory_order_relaxed),
+                               .all = stamp()};
     const bool is_awaited = pace_.is_awaited(seen.waits);
     const bool is_polled = pace_.is_polled(seen, clock_now());
     if (is_polled || (owes && !is_awaited)) {
@@ -92,6 +89,11 @@ void WireNic::watch() {
   }
 }
 
+// Who has not polled for long waits for its own WRITE, say, and then looks at memory for what its
+// peer writes. What comes then waits for the end of a nap. (To be woken by packets instead would
+// not help where program and watcher share a core: who is woken that often gets it only when the
+// other one's slice is over.)
+//
 // Whether somebody polled is asked for the moment at which the nap was over. Where we share a core
 // nobody can poll from then on, and waking up takes some 20 us.
 auto WireNic::nap() -> Rest {
@@ -106,7 +108,7 @@ auto WireNic::nap() -> Rest {
   const std::uint64_t end = begin + static_cast<std::uint64_t>(ticks_slept * in_time);
   const std::uint64_t driven_at = driven_at_.load(std::memory_order_relaxed);
   // Where there are no ticks, whoever polls may have stopped.
-  const bool is_late = end == 0 || (end > driven_at && end - driven_at > kLong);
+  const bool is_late = end == 0 || (end > driven_at && end - driven_at > WatchPace::kLongTicks);
   return {.is_ended = is_ended, .is_late = is_late};
 }
 

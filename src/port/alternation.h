@@ -15,9 +15,12 @@ class Alternation {
   // So many finds in one place in a row, before the other is looked at less often.
   static constexpr std::uint32_t kRun = 64;
 
+  // The next time is for both: what lies there has to be found.
+  void look_at_both() { is_next_for_both_ = true; }
   // Each time: looks_at_first(), then looks_at_second() with what came of that, then found().
   bool looks_at_first() {
-    is_for_both_ = ++times_ % kBothOf == 0;
+    is_for_both_ = ++times_ % kBothOf == 0 || is_next_for_both_;
+    is_next_for_both_ = false;
     return is_for_both_ || is_at_first_ || run_ < kRun;
   }
   bool looks_at_second(bool has_found) const {
@@ -41,6 +44,7 @@ class Alternation {
  private:
   bool is_at_first_ = true;
   bool is_for_both_ = false;
+  bool is_next_for_both_ = false;
   std::uint32_t run_ = 0;  // finds in one place, up to kRun
   std::uint32_t times_ = 0;
   std::uint64_t silent_ = 0;

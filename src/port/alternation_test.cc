@@ -70,6 +70,17 @@ TEST(Alternation, NeitherPlaceKeepsTheOtherFromBeingLookedAt) {
   }
 }
 
+TEST(Alternation, LooksAtBothOnceWhereItIsAsked) {
+  Alternation alternation;
+  look(alternation, Alternation::kRun, true, false);
+  for (int i = 0; i < 20; ++i) {
+    alternation.look_at_both();
+    const Looked both = look(alternation, true, false);
+    EXPECT_TRUE(both.first && both.second);
+  }
+  EXPECT_EQ(look(alternation, kTimes, true, false).second, kFew);
+}
+
 TEST(Alternation, CountsHowLongTheFirstPlaceIsSilent) {
   Alternation alternation;
   look(alternation, kTimes, false, false);

@@ -14,19 +14,20 @@ namespace verbena::port {
 
 namespace raw = host::raw;
 
-std::unique_ptr<ConnectedReceiver> ConnectedReceiver::open(const Received& with,
-                                                           std::uint16_t port) {
-  if (is_link_local(with.from) && with.interface == 0) return nullptr;
+std::unique_ptr<ConnectedReceiver> ConnectedReceiver::open(const Received& with, std::uint16_t port,
+                                                           void (*made)(int fd)) {
+  if (!has_ipv6_sockets() || (is_link_local(with.from) && with.interface == 0)) return nullptr;
   const auto fd = make_receiver({.buffer = 0, .offload = false});
   if (!fd) return nullptr;
+  std::unique_ptr<ConnectedReceiver> receiver;
+  // Closed under the lock where it comes to nothing, for it may be in the group.
+  const auto lock = JoinLock::try_take();
   UniqueFd socket(lift_descriptor(*fd));
-  {
-    const auto lock = JoinLock::try_take();
-    if (!lock || !tell_details(socket.get(), {.destinations = false, .marks = false}) ||
-        !bind_receiver(socket.get(), port) || !connect_receiver(socket.get(), port, with))
-      return nullptr;
-  }
-  return std::unique_ptr<ConnectedReceiver>(new ConnectedReceiver(std::move(socket), with));
+  if (!lock || !tell_details(socket.get(), {.destinations = false, .marks = false})) return nullptr;
+  if (made) made(socket.get());
+  if (bind_receiver(socket.get(), port) && connect_receiver(socket.get(), port, with))
+    receiver.reset(new ConnectedReceiver(std::move(socket), with));
+  return receiver;
 }
 
 ConnectedReceiver::ConnectedReceiver(UniqueFd socket, const Received& with)

@@ -24,13 +24,16 @@ namespace verbena::port {
 
 class ConnectedReceiver {
  public:
-  // What such packets are long at most. Longer ones are dropped, and counted.
-  static constexpr std::size_t kBytesMax = 4096;
+  // Longer packets than any of RoCEv2 are dropped, and counted.
+  static constexpr std::size_t kBytesMax = 8192;
 
   // For packets that come from where `with` came from, to where it came. Null: somebody joins the
   // group just now, there is no socket to be had, or the system would take another address; or the
-  // address is a link's, and which one is not known.
-  static std::unique_ptr<ConnectedReceiver> open(const Received& with, std::uint16_t port);
+  // address is a link's, and which one is not known; or this system has sockets of IPv4 only, which
+  // take what is others' for a moment while they are connected. `made`: hears of the descriptor
+  // before anything can come to it.
+  static std::unique_ptr<ConnectedReceiver> open(const Received& with, std::uint16_t port,
+                                                 void (*made)(int fd));
   ConnectedReceiver(const ConnectedReceiver&) = delete;
   ConnectedReceiver& operator=(const ConnectedReceiver&) = delete;
   // Closes the socket, if the number still is our socket. What lies in it is lost.

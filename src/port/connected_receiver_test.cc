@@ -85,8 +85,8 @@ TEST_P(ConversationTest, TakesWhatThePeerSends) {
     ASSERT_TRUE(send(*peer, i));
     std::array<std::byte, 100> bytes;
     if (i == 0) {  // it is there, and nowhere else
-      EXPECT_EQ(recv(port.descriptors()[1], bytes.data(), bytes.size(), MSG_PEEK), 60);
-      EXPECT_EQ(recv(port.descriptors()[0], bytes.data(), bytes.size(), MSG_PEEK), -1);
+      EXPECT_EQ(recv(port.descriptors()[0], bytes.data(), bytes.size(), MSG_PEEK), 60);
+      EXPECT_EQ(recv(port.descriptors()[1], bytes.data(), bytes.size(), MSG_PEEK), -1);
     }
     const auto came = drain(port, 1);
     ASSERT_EQ(came.size(), 1u);
@@ -153,16 +153,61 @@ TEST_P(ConversationTest, WhatIsForAnotherSlotIsNotTaken) {
   EXPECT_EQ(port.counters()[Count::kDroppedNobody], 1u);
 }
 
-TEST_P(ConversationTest, EndsWhenNothingComesForLong) {
+TEST_P(ConversationTest, IsOverWhenNothingComesForLong) {
   ASSERT_TRUE(converse());
   EXPECT_FALSE(port.converse(like())) << "one at a time";
   std::array<Received, 4> some;
   for (int i = 0; i < 300'000; ++i)
     ASSERT_EQ(port.receive(some, {}), 0u);
+  EXPECT_TRUE(port.is_conversation_over());
+  ASSERT_TRUE(send(*peer, 0));
+  EXPECT_EQ(numbers(port, 1), std::vector<std::uint32_t>{0}) << "until it is ended";
+  port.end_conversation();
   ASSERT_EQ(port.descriptors().size(), 1u);
   ASSERT_TRUE(send(*peer, 1));
   EXPECT_EQ(numbers(port, 1), std::vector<std::uint32_t>{1});
   EXPECT_TRUE(converse()) << "and begins again";
+  EXPECT_FALSE(port.is_conversation_over());
+}
+
+// From a port that sends everything: then it was none.
+TEST_P(ConversationTest, IsOverWhenALongPacketComes) {
+  ASSERT_TRUE(converse());
+  ASSERT_TRUE(peer->send(make_packet(kFive, 512, 1)));
+  EXPECT_EQ(numbers(port, 1), std::vector<std::uint32_t>{1});
+  EXPECT_FALSE(port.is_conversation_over());
+  ASSERT_TRUE(peer->send(make_packet(kFive, 4096 + 16, 2)));
+  const auto came = drain(port, 1);
+  ASSERT_EQ(came.size(), 1u);
+  EXPECT_EQ(came[0].bytes, make_packet(kFive, 4096 + 16, 2));
+  EXPECT_TRUE(port.is_conversation_over());
+}
+
+TEST_P(ConversationTest, AllIsLookedAtWhereOneAsksForIt) {
+  ASSERT_TRUE(converse());
+  for (std::uint32_t i = 0; i < 1000; ++i) {
+    ASSERT_TRUE(send(*peer, i));
+    ASSERT_EQ(numbers(port, 1).size(), 1u);
+  }
+  std::array<Received, 4> some;
+  for (std::uint32_t i = 0; i < 20; ++i) {
+    ASSERT_TRUE(send(*stranger, i));
+    port.look_everywhere();
+    ASSERT_EQ(port.receive(some, {}), 1u) << i;
+  }
+}
+
+TEST_P(ConversationTest, IsToldOfBeforeAnythingComes) {
+  static int told;
+  told = -1;
+  const auto hear = [](int fd) {
+    told = fd;
+    EXPECT_EQ(bound_port(fd), 0);
+  };
+  std::unique_ptr<ConnectedReceiver> receiver;
+  while (!(receiver = ConnectedReceiver::open(like(), number, hear)))
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  EXPECT_EQ(told, receiver->fd());
 }
 
 TEST_P(ConversationTest, BeginsWhenNobodyJoins) {
@@ -192,7 +237,7 @@ TEST_P(ConversationTest, DropsWhatIsTooLong) {
 
 TEST_P(ConversationTest, ASocketThatTheProgramClosedIsForgotten) {
   ASSERT_TRUE(converse());
-  const int taken = port.descriptors()[1];
+  const int taken = port.descriptors()[0];
   int pipe_ends[2];
   ASSERT_EQ(pipe2(pipe_ends, O_CLOEXEC), 0);
   ASSERT_EQ(dup3(pipe_ends[0], taken, O_CLOEXEC), taken);

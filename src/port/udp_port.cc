@@ -26,6 +26,10 @@ constexpr Duration kPauseBetweenAll = Duration::milliseconds(1);
 constexpr Duration kBurstOfAll = Duration::seconds(1);
 // A conversation is over: some tenths of a second of a program that does nothing but poll.
 constexpr std::uint64_t kSilenceMost = 200'000;
+// And what is longer is none.
+constexpr std::size_t kConversationBytes = 512;
+// What came to the group's socket before is looked for first, but not for ever.
+constexpr unsigned kLooksBefore = 16;
 
 bool is_full(int error) {
   return error == EAGAIN || error == ENOBUFS || error == ENOMEM || error == EINTR;
@@ -66,13 +70,13 @@ bool UdpPort::add_receiver(SlotNumber slot, UniqueFd socket) {
 
 void UdpPort::refresh_receivers() {
   descriptors_.clear();
+  if (connected_) descriptors_.push_back(connected_->fd());
   ReceiveBudget least{UINT32_MAX, UINT32_MAX};
   for (const auto& each : receivers_) {
     descriptors_.push_back(each->fd());
     const ReceiveBudget budget = receive_budget(each->fd());
     least = {std::min(least.bytes, budget.bytes), std::min(least.packets, budget.packets)};
   }
-  if (connected_) descriptors_.push_back(connected_->fd());
   {
     const std::lock_guard lock(details_lock_);
     told_.clear();
@@ -107,12 +111,12 @@ void UdpPort::set_steering(Steering steering) {
 // One of our sockets is enough: with more, each packet would come once for each.
 Result<void, RouteError> UdpPort::join_multicast(const Gid& group, std::uint32_t interface) {
   if (receivers_.empty()) return refuse(RouteError::kNoSockets);
-  return change_membership(descriptors_.front(), group, interface, true);
+  return change_membership(receivers_.front()->fd(), group, interface, true);
 }
 
 void UdpPort::leave_multicast(const Gid& group, std::uint32_t interface) {
   if (receivers_.empty()) return;
-  static_cast<void>(change_membership(descriptors_.front(), group, interface, false));
+  static_cast<void>(change_membership(receivers_.front()->fd(), group, interface, false));
 }
 
 std::optional<SlotNumber> UdpPort::check_sockets() {
@@ -241,19 +245,22 @@ std::size_t UdpPort::receive(std::span<Received> into, Instant /*now*/) {
 }
 
 std::size_t UdpPort::receive_by_turns(std::span<Received> into) {
-  if (is_fresh_) [[unlikely]] {
+  if (fresh_ != 0) [[unlikely]] {
     const std::size_t given = receive_from_group(into);
-    is_fresh_ = given != 0;
+    fresh_ = given != 0 ? fresh_ - 1 : 0;
     return given;
   }
   std::size_t first = 0;
-  if (alternation_.looks_at_first()) [[likely]]
+  if (alternation_.looks_at_first()) [[likely]] {
     first = keep_ours(into.first(connected_->take(into[0], counters_)));
+    // Whoever sends such packets there sends everything from that port.
+    if (first != 0 && into[0].payload.size() > kConversationBytes) [[unlikely]]
+      is_over_ = true;
+  }
   const std::size_t more =
       alternation_.looks_at_second(first != 0) ? receive_from_group(into.subspan(first)) : 0;
   alternation_.found(first != 0, more != 0);
-  if (alternation_.silent() > kSilenceMost) [[unlikely]]
-    end_conversation();
+  is_over_ |= alternation_.silent() > kSilenceMost;
   return first + more;
 }
 
@@ -287,17 +294,20 @@ std::size_t UdpPort::keep_ours(std::span<Received> packets) {
 
 bool UdpPort::converse(const Received& with) {
   if (connected_) return false;
-  connected_ = ConnectedReceiver::open(with, options_.port);
+  connected_ = ConnectedReceiver::open(with, options_.port, options_.made);
   if (!connected_) return false;
-  descriptors_.push_back(connected_->fd());
-  is_fresh_ = true;
+  descriptors_.insert(descriptors_.begin(), connected_->fd());
+  fresh_ = kLooksBefore;
+  is_over_ = false;
   alternation_ = {};
   return true;
 }
 
 void UdpPort::end_conversation() {
+  if (!connected_) return;
   std::erase(descriptors_, connected_->fd());
   connected_.reset();
+  is_over_ = false;
 }
 
 // What is another's is passed on. Queue pair numbers with a slot of ours need no table.

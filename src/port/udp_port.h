@@ -44,6 +44,7 @@ struct UdpOptions {
   std::uint32_t send_buffer = 4 << 20;
   std::uint32_t senders_max = 256;   // beyond it destination slots share sockets; at most 1024
   std::uint32_t receivers_max = 64;  // slots of this process
+  void (*made)(int fd) = nullptr;    // hears of sockets of conversations (ConnectedReceiver)
 };
 
 class UdpPort final : public Port {
@@ -56,10 +57,17 @@ class UdpPort final : public Port {
   // is one. Not beside receive(). False: we have `receivers_max` slots.
   bool add_receiver(SlotNumber slot, UniqueFd socket);
   // What comes like `with` does, from the same source port, comes to a socket of its own from now
-  // on, the last of descriptors(), until nothing has come there for long. False: another
-  // conversation has one, or none is to be had just now. Not beside receive(), but for what it
-  // gave.
+  // on, the first of descriptors(). receive() looks there, and at the group's sockets one time of a
+  // few: 0 may mean that it did not. False: another conversation has one, or none is to be had just
+  // now. Not beside receive(), but for what it gave.
   [[gnu::cold]] bool converse(const Received& with);
+  // Nothing has come there for long, or something that is not of a conversation.
+  bool is_conversation_over() const { return is_over_; }
+  // If there is one. Not beside receive(), nor while somebody sleeps on descriptors(): what comes
+  // until they wake up would be lost.
+  [[gnu::cold]] void end_conversation();
+  // The next receive() looks at all sockets.
+  void look_everywhere() { alternation_.look_at_both(); }
   // Of packets that are received from now on. Any thread.
   void tell(const Details& details);
   // Null: there is none for it, and send() has to do (udp_channel.h). Any thread.
@@ -97,7 +105,6 @@ class UdpPort final : public Port {
   std::size_t receive_from_group(std::span<Received> into);
   std::size_t receive_by_turns(std::span<Received> into);
   std::size_t keep_ours(std::span<Received> packets);
-  [[gnu::cold]] void end_conversation();
   bool is_ours(const Received& packet);
   bool is_steered_to_us(const Received& packet);
   [[gnu::cold]] void pass_on(const Received& packet, const Steering::Owner& owner);
@@ -114,7 +121,8 @@ class UdpPort final : public Port {
   std::vector<int> descriptors_;
   std::size_t next_receiver_ = 0;
   std::unique_ptr<ConnectedReceiver> connected_;  // of a conversation
-  bool is_fresh_ = false;    // what came before it was there may lie in the group's socket
+  unsigned fresh_ = 0;  // so many looks only at the group's: what came before may lie there
+  bool is_over_ = false;
   Alternation alternation_;  // connected_, and the group's
   host::SlotSet slots_;
   std::atomic<std::uint32_t> receive_bytes_{0};
