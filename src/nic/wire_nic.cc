@@ -302,7 +302,6 @@ void WireNic::end_talk() {
 void WireNic::tend_talk() {
   if (!ends_talk_.load(std::memory_order_relaxed)) return;
   const std::lock_guard guard(receive_lock_);
-  ends_talk_.store(false, std::memory_order_relaxed);
   // What lies there is not lost, as long as no more comes than can be taken.
   constexpr int kLooksMost = 16;
   for (int i = 0; i < kLooksMost; ++i) {
@@ -311,6 +310,7 @@ void WireNic::tend_talk() {
   }
   udp_.end_conversation();
   is_talking_.store(false, std::memory_order_relaxed);
+  ends_talk_.store(false, std::memory_order_relaxed);
 }
 
 // It is what its sender sent, who is told where the specification says so.
