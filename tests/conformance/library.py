@@ -79,11 +79,18 @@ def devices(variables):
     return [line.split()[0] for line in output.splitlines()[2:] if line.split()]
 
 
+GIVEN_PORTS = set()
+
+
 def free_port():
-    """A TCP port that nobody listens on. Programs take it a moment later, so the range is wide."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A TCP port that nobody listens on, another one each time: programs take it a moment later."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = probe.getsockname()[1]
+        if port not in GIVEN_PORTS:
+            GIVEN_PORTS.add(port)
+            return port
 
 
 def free_service(space):
