@@ -28,8 +28,9 @@ class WatchPace {
   // So many, before naps get longer.
   static constexpr unsigned kBusyNaps = 3;
 
-  // Who has not polled for so many ticks, some 20 us, does something else.
-  static constexpr std::uint64_t kLongTicks = 50'000;
+  // Who has not polled for so long, in the unit of Seen::busy, does something else: some 20 us
+  // where it is ticks.
+  static constexpr std::uint64_t kLong = 50'000;
 
   // Where nothing comes, pollers go on looking at the sockets for so many polls; then only the
   // watcher does.

@@ -139,7 +139,7 @@ bool WireNic::poll() {
     if (!guard.owns_lock()) return false;
     const bool soon = nap_.is_napping();
     // Whoever polls seldom is to find all that has come.
-    if (begin - before > WatchPace::kLongTicks) udp_.look_everywhere();
+    if (begin - before > WatchPace::kLong) udp_.look_everywhere();
     // The program has had its time to post something that these go along with.
     answer_owed();
     if (receive(soon ? Answer::kSoon : Answer::kNow) != 0) {
@@ -249,6 +249,7 @@ void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now)
     return;
   }
   // Nobody but its own peer reaches a connection, which sends to this address.
+  // What comes by a conversation's socket says so itself.
   const bool is_by_group = packet.to == Gid{};
   if (is_by_group) packet.to = qp->wire()->source();
   if (!find_destination(packet)) [[unlikely]] {
@@ -276,7 +277,7 @@ void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now)
 // again and nothing else, gets one of its own. Such sockets count identifications, if there are
 // any.
 void WireNic::note_talk(const port::Received& packet, const WireQp& qp) {
-  const bool is_alone = packet.payload.size() <= WireQp::kAloneMax && qp.is_peer_near() &&
+  const bool is_alone = packet.payload.size() <= port::UdpChannel::kBytesMax && qp.is_peer_near() &&
                         (flows_.counts_on() || !wire::is_ipv4(packet.from));
   if (!is_alone || packet.source_port != talk_.source_port || packet.from != talk_.from)
     talk_ = {.from = packet.from, .source_port = packet.source_port};

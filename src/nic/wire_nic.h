@@ -23,7 +23,6 @@
 #include <vector>
 
 #include "base/mutex.h"
-#include "base/ticks.h"
 #include "base/time.h"
 #include "base/types.h"
 #include "nic/error.h"
@@ -94,8 +93,8 @@ class WireNic final : port::HandOver {
     if (naps_long_.load(std::memory_order_relaxed)) nap_.end_if_napping();
   }
   // Somebody does the wire's work just now.
-  void note_driver() { driven_at_.store(ticks(), std::memory_order_relaxed); }
-  // For how long something takes.
+  void note_driver() { driven_at_.store(stamp(), std::memory_order_relaxed); }
+  // For how long something takes: ticks, or nanoseconds where there are none.
   static std::uint64_t stamp();
   // A connection begins, or ends: while there is one, pollers look at the sockets.
   void connected() { connections_.fetch_add(1, std::memory_order_relaxed); }
@@ -205,7 +204,7 @@ class WireNic final : port::HandOver {
   std::atomic<std::uint32_t> channels_{0};
   std::atomic<std::uint32_t> connections_{0};
   std::atomic<std::uint32_t> cold_polls_{0};  // since something came, up to a limit
-  std::atomic<std::uint64_t> driven_at_{0};   // the last time, in ticks
+  std::atomic<std::uint64_t> driven_at_{0};   // the last time, by stamp()
   std::atomic<std::uint64_t> busy_{0};        // in polls that received something, by stamp()
 
   Mutex receive_lock_;  // before queue pairs' locks

@@ -234,6 +234,7 @@ auto WireQp::transmit(const roce::Outgoing& packet, const roce::Path& path,
 // Without a builder of trains, whose work is half of what such a packet costs us.
 auto WireQp::transmit_alone(const roce::OutgoingSend& packet, const roce::Path& path,
                             roce::PayloadSource payload, bool& is_apart) -> Sent {
+  constexpr std::size_t kAloneMax = port::UdpChannel::kBytesMax;
   // What was written before leaves before it.
   if (builder_ || is_near_ || packet.payload_bytes > kAloneMax - wire::kHeadersMax)
     return transmit(packet.general(), path, payload);

@@ -53,9 +53,6 @@ class WireQp final : roce::Wire, roce::Paths {
   void owe() { ++owed_; }
   void answered() { owed_ = 0; }
 
-  // What leaves without a train is no longer, as a datagram.
-  static constexpr std::size_t kAloneMax = 512;
-
  private:
   static constexpr unsigned kOwedMax = 16;
 

@@ -11,7 +11,6 @@
 
 #include "base/futex.h"
 #include "base/log.h"
-#include "base/ticks.h"
 #include "host/raw_calls.h"
 #include "nic/engine.h"
 #include "nic/nic.h"
@@ -97,18 +96,17 @@ void WireNic::watch() {
 // Whether somebody polled is asked for the moment at which the nap was over. Where we share a core
 // nobody can poll from then on, and waking up takes some 20 us.
 auto WireNic::nap() -> Rest {
-  const std::uint64_t begin = ticks();
+  const std::uint64_t begin = stamp();
   const Instant asleep_at = clock_now();
   const Duration limit = pace_.nap();
   const bool is_ended = nap_.sleep(limit);
-  const auto ticks_slept = static_cast<double>(ticks() - begin);
+  const auto stamps_slept = static_cast<double>(stamp() - begin);
   const auto slept = static_cast<double>((clock_now() - asleep_at).count_nanoseconds());
   const auto allowed = static_cast<double>(limit.count_nanoseconds());
   const double in_time = slept > allowed ? allowed / slept : 1;
-  const std::uint64_t end = begin + static_cast<std::uint64_t>(ticks_slept * in_time);
+  const std::uint64_t end = begin + static_cast<std::uint64_t>(stamps_slept * in_time);
   const std::uint64_t driven_at = driven_at_.load(std::memory_order_relaxed);
-  // Where there are no ticks, whoever polls may have stopped.
-  const bool is_late = end == 0 || (end > driven_at && end - driven_at > WatchPace::kLongTicks);
+  const bool is_late = end > driven_at && end - driven_at > WatchPace::kLong;
   return {.is_ended = is_ended, .is_late = is_late};
 }
 

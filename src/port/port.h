@@ -101,7 +101,7 @@ class Port {
     return send({&train, 1}, now) == 1;
   }
   // Gives what is there, or its beginning: at most `into.size()` packets, and says how many. 0:
-  // there is nothing. Never waits.
+  // there is nothing, as far as it has looked (UdpPort::converse). Never waits.
   virtual std::size_t receive(std::span<Received> into, Instant now) = 0;
 
   // Readable when receive() would give something; may be none (then see next_deadline). Borrowed:

@@ -24,6 +24,10 @@ namespace verbena::port {
 
 class UdpChannel {
  public:
+  // What is longer does not go by it: who receives takes it for the sign of a port that sends
+  // everything (UdpPort::is_conversation_over).
+  static constexpr std::size_t kBytesMax = 512;
+
   // Null: there is no socket to be had, or this kernel counts in another way.
   static std::unique_ptr<UdpChannel> open(const Route& route, std::uint16_t port,
                                           Counters& counters);

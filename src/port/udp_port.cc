@@ -26,8 +26,6 @@ constexpr Duration kPauseBetweenAll = Duration::milliseconds(1);
 constexpr Duration kBurstOfAll = Duration::seconds(1);
 // A conversation is over: some tenths of a second of a program that does nothing but poll.
 constexpr std::uint64_t kSilenceMost = 200'000;
-// And what is longer is none.
-constexpr std::size_t kConversationBytes = 512;
 // What came to the group's socket before is looked for first, but not for ever.
 constexpr unsigned kLooksBefore = 16;
 
@@ -254,7 +252,7 @@ std::size_t UdpPort::receive_by_turns(std::span<Received> into) {
   if (alternation_.looks_at_first()) [[likely]] {
     first = keep_ours(into.first(connected_->take(into[0], counters_)));
     // Whoever sends such packets there sends everything from that port.
-    if (first != 0 && into[0].payload.size() > kConversationBytes) [[unlikely]]
+    if (first != 0 && into[0].payload.size() > UdpChannel::kBytesMax) [[unlikely]]
       is_over_ = true;
   }
   const std::size_t more =

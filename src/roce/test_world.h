@@ -200,6 +200,7 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
   }
   Sent transmit_alone(const OutgoingSend& packet, const Path& path, PayloadSource payload,
                       bool& is_apart) override {
+    // As a channel of the NIC's, whose packets are short.
     is_apart = packet.may_overtake && packet.payload_bytes < 100;
     sent_apart += is_apart;
     return transmit(packet.general(), path, payload);

@@ -59,7 +59,7 @@ struct OutgoingSend {
   wire::WholeSendHead head{};
   QpNum to{};
   std::size_t payload_bytes = 0;
-  bool may_overtake = false;  // what is on its way
+  bool may_overtake = false;  // what is on its way, if anything
 
   Outgoing general() const {
     return {
@@ -78,8 +78,9 @@ class Wire {
     kNoPayload,  // the source said no; nothing was sent
   };
   virtual Sent transmit(const Outgoing& packet, const Path& path, PayloadSource payload) = 0;
-  // One with nothing behind it: it leaves before this returns. `is_apart` becomes true where it may
-  // overtake what left before, if it may (OutgoingSend).
+  // One with nothing behind it: it leaves before this returns. `is_apart` becomes true where it
+  // left by a way of its own, on which it may overtake what left before: never without
+  // may_overtake.
   virtual Sent transmit_alone(const OutgoingSend& packet, const Path& path, PayloadSource payload,
                               bool& /*is_apart*/) {
     return transmit(packet.general(), path, payload);
