@@ -277,8 +277,11 @@ void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now)
 // again and nothing else, gets one of its own. Such sockets count identifications, if there are
 // any.
 void WireNic::note_talk(const port::Received& packet, const WireQp& qp) {
-  const bool is_alone = packet.payload.size() <= port::UdpChannel::kBytesMax && qp.is_peer_near() &&
-                        (flows_.counts_on() || !wire::is_ipv4(packet.from));
+  if (packet.payload.size() > port::UdpChannel::kBytesMax) {
+    talk_.packets = 0;
+    return;
+  }
+  const bool is_alone = qp.is_peer_near() && (flows_.counts_on() || !wire::is_ipv4(packet.from));
   if (!is_alone || packet.source_port != talk_.source_port || packet.from != talk_.from)
     talk_ = {.from = packet.from, .source_port = packet.source_port};
   else if (++talk_.packets >= talk_.enough)

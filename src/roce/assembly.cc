@@ -46,6 +46,21 @@ Result<void, Refusal> Assembly::take(const wire::Packet& packet, qp::Responder& 
   return done;
 }
 
+bool Assembly::fits(const wire::Middle& piece) const {
+  const std::size_t bytes = piece.payload.size();
+  return is_inside() && last_->kind == piece.kind && bytes == path_mtu_ &&
+         (piece.kind == Kind::kSend || offset_ + bytes < length_);
+}
+
+// The shape of the packet before, which is as much inside, serves as well as its own.
+Result<void, Refusal> Assembly::take(const wire::Middle& piece, qp::Responder& responder) {
+  const auto done = piece.kind == Kind::kSend
+                        ? responder.place(offset_, piece.payload)
+                        : responder.write(key_, address_ + offset_, piece.payload, false);
+  if (done) offset_ += piece.payload.size();
+  return done;
+}
+
 qp::RelayPiece Assembly::piece_of(const wire::Packet& packet) const {
   const bool starts = packet.shape->starts_message();
   const bool is_send = packet.shape->kind == Kind::kSend;

@@ -29,6 +29,9 @@ class Assembly {
   // The rest of the message will not come.
   void abandon() { last_ = nullptr; }
   bool is_inside() const { return last_ != nullptr && !last_->ends_message(); }
+  // fits() and take() of what comes in the middle of a message.
+  bool fits(const wire::Middle& piece) const;
+  Result<void, qp::Refusal> take(const wire::Middle& piece, qp::Responder& responder);
 
  private:
   bool fits_write(const wire::Packet& packet) const;

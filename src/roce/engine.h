@@ -58,9 +58,10 @@ class Engine : public qp::Carrier {
   virtual void set_in_flight(const InFlight&) {}
   virtual void receive(const wire::Packet& packet, const Arrival& arrival, qp::SendWindow& window,
                        qp::Responder& responder, const Now& now) = 0;
-  // The short way of a message of a conversation, which is most of what some programs wait for:
-  // `datagram` came from `from`, is intact, and no router marked it. False: nothing has happened,
-  // and it is to be parsed and received.
+  // The short way of a message of a conversation, which is most of what some programs wait for, and
+  // of the packets of a stream that have nothing to say but their bytes: `datagram` came from
+  // `from`, is intact, and no router marked it. False: nothing has happened, and it is to be parsed
+  // and received.
   virtual bool receive_at_once(std::span<const std::byte>, const Gid&, qp::SendWindow&,
                                qp::Responder&, const Now&) {
     return false;

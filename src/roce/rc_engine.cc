@@ -79,10 +79,10 @@ void RcEngine::receive_together(const wire::Packet& packet, qp::SendWindow& wind
 // What receive() finds out about such a packet, as far as it is not known.
 bool RcEngine::receive_at_once(std::span<const std::byte> datagram, const Gid& from,
                                qp::SendWindow& window, qp::Responder& responder, const Now& now) {
-  if (!agreement_.is_agreed() || settings_.is_xrc || from != settings_.path.destination)
-    return false;
+  if (settings_.is_xrc || from != settings_.path.destination) return false;
   auto message = wire::parse_whole_send(datagram);
-  if (!message || !pkeys_match(message->pkey, settings_.pkey) ||
+  if (!message) return receive_middle(datagram, responder);
+  if (!agreement_.is_agreed() || !pkeys_match(message->pkey, settings_.pkey) ||
       message->payload.size() > settings_.path_mtu)
     return false;
   std::optional<Piggyback> along;
@@ -94,6 +94,14 @@ bool RcEngine::receive_at_once(std::span<const std::byte> datagram, const Gid& f
   if (!responder_.receive_at_once(*message, responder)) return false;
   if (along) requester_.acknowledged_along(*along, window, now);
   return true;
+}
+
+bool RcEngine::receive_middle(std::span<const std::byte> datagram, qp::Responder& responder) {
+  const auto piece = wire::parse_middle(datagram);
+  if (!piece || !pkeys_match(piece->pkey, settings_.pkey)) return false;
+  // By a mark the ends may just have agreed, or bytes behind the payload are none of it.
+  const bool says_more = agreement_.is_agreed() ? piece->mark == kPiggybackMark : piece->mark != 0;
+  return !says_more && responder_.receive_at_once(*piece, responder);
 }
 
 // A stranger's mistakes end nothing, no more than what else a stranger sends.

@@ -56,6 +56,7 @@ class RcEngine final : public Engine {
 
  private:
   void agree();
+  bool receive_middle(std::span<const std::byte> datagram, qp::Responder& responder);
   // Of a request that takes an acknowledgement along, or says so.
   void receive_together(const wire::Packet& packet, qp::SendWindow& window,
                         qp::Responder& responder, const Now& now);

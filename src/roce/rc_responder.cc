@@ -76,10 +76,14 @@ void RcResponder::receive(const wire::Packet& packet, qp::Responder& responder, 
   }
 }
 
+// Nothing else is to be thought of when it comes.
+bool RcResponder::is_just_next(Psn psn, const qp::Responder& responder) const {
+  return psn == expected_ && responder.is_receiving() && !refusal_ && !relaying_ &&
+         !responder.must_choose() && kept_.is_empty() && gap_at_ == Instant::never();
+}
+
 bool RcResponder::receive_at_once(const wire::WholeSend& message, qp::Responder& responder) {
-  const bool is_next = message.psn == expected_ && responder.is_receiving() && !refusal_;
-  if (!is_next || relaying_ || responder.must_choose() || assembly_.is_inside()) return false;
-  if (!kept_.is_empty() || gap_at_ != Instant::never()) return false;
+  if (!is_just_next(message.psn, responder) || assembly_.is_inside()) return false;
   qp::Arrived arrived;
   arrived.is_solicited = message.is_solicited;
   const auto done = responder.receive_small(message.payload, arrived);
@@ -89,11 +93,26 @@ bool RcResponder::receive_at_once(const wire::WholeSend& message, qp::Responder&
     refuse_packet(Refusal::kOperation, responder);
     return true;
   }
-  accepted(1, true);
-  want_acknowledge(message.ack_request);
+  accepted_at_once(true, message.ack_request);
+  return true;
+}
+
+bool RcResponder::receive_at_once(const wire::Middle& piece, qp::Responder& responder) {
+  if (!is_just_next(piece.psn, responder) || !assembly_.fits(piece)) return false;
+  ++counters_.packets;
+  if (const auto done = assembly_.take(piece, responder); !done) {
+    refuse_packet(done.error(), responder);
+    return true;
+  }
+  accepted_at_once(false, piece.ack_request);
+  return true;
+}
+
+void RcResponder::accepted_at_once(bool ends_message, bool asks_for_acknowledge) {
+  accepted(1, ends_message);
+  want_acknowledge(asks_for_acknowledge);
   times_named_ = 0;
   nothing_is_kept();
-  return true;
 }
 
 void RcResponder::receive_broken(Psn psn, qp::Responder& responder) {

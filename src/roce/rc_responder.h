@@ -57,6 +57,7 @@ class RcResponder final : public Owing {
   // The same of a message that is the next one and needs nothing that others do not. False: nothing
   // has happened.
   bool receive_at_once(const wire::WholeSend& message, qp::Responder& responder);
+  bool receive_at_once(const wire::Middle& piece, qp::Responder& responder);
   // A packet for us that parse refused, with the right ICRC (wire::deserves_nak).
   [[gnu::cold]] void receive_broken(Psn psn, qp::Responder& responder);
   // True: there is more to send.
@@ -83,6 +84,8 @@ class RcResponder final : public Owing {
 
   bool accept(const wire::Packet& packet, qp::Responder& responder);
   void accepted(std::uint32_t psns, bool ends_message);
+  bool is_just_next(Psn psn, const qp::Responder& responder) const;
+  void accepted_at_once(bool ends_message, bool asks_for_acknowledge);
   void want_acknowledge(bool is_asked);
   void accept_kept(qp::Responder& responder, const Now& now);
   void nothing_is_kept();

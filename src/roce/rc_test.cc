@@ -106,6 +106,56 @@ TEST(Rc, SendsEachPacketOfALongWriteOnce) {
   }
 }
 
+// All packets of a message but the first and the last one have nothing to say but their bytes.
+TEST(Rc, TakesTheMiddleOfAMessageAtOnce) {
+  TestWorld world;
+  fill(world.near(), 0, 20 * 1024);
+  world.near().post(remote(world.far(), 4096, SendOpcode::kWrite), 0, 20 * 1024);
+  world.run(kSoon);
+  EXPECT_EQ(world.far().received_at_once, 18u);
+  EXPECT_TRUE(equal(world.near(), 0, world.far(), 4096, 20 * 1024));
+
+  world.far().post_receive(1, 40 * 1024, 30 * 1024);
+  world.near().post({.wr_id = 2, .opcode = SendOpcode::kSend}, 0, 20 * 1024 - 5);
+  world.run(kSoon);
+  EXPECT_EQ(world.far().received_at_once, 2 * 18u);
+  EXPECT_TRUE(equal(world.near(), 0, world.far(), 40 * 1024, 20 * 1024 - 5));
+  EXPECT_EQ(world.near().poll().size(), 2u);
+}
+
+// What is not the next one, is of the other kind, goes beyond the message's end or has another path
+// MTU is for the general way to judge, and nothing has happened.
+TEST(Rc, TakesNothingElseForTheMiddleOfAMessage) {
+  TestWorld world;
+  const auto offer = [&](wire::Code code, wire::Psn psn, std::size_t bytes) {
+    wire::Head head;
+    head.opcode = wire::Opcode::of(wire::Service::kRc, code);
+    head.pkey = 0xFFFF;
+    head.psn = psn;
+    head.dma_length = 3 * 1024;
+    head.remote_address = world.far().address(0);
+    head.remote_key = world.far().key;
+    std::vector<std::byte> packet(wire::shape_of(head.opcode).header_bytes + bytes +
+                                  wire::kIcrcBytes);
+    wire::encode(head, packet);
+    const Arrival arrival = world.far().from_peer();
+    if (code == wire::Code::kWriteFirst) world.far().give(*wire::parse(packet), arrival);
+    return world.far().engine->receive_at_once(packet, arrival.ip.flow.source,
+                                               world.far().pair.window(),
+                                               world.far().pair.responder(), Now(world.now()));
+  };
+  const wire::Psn first(EndOptions{}.first_psn);
+  EXPECT_FALSE(offer(wire::Code::kWriteMiddle, first, 1024));  // nothing has begun
+  EXPECT_FALSE(offer(wire::Code::kWriteFirst, first, 1024));
+  EXPECT_FALSE(offer(wire::Code::kWriteMiddle, first, 1024));
+  EXPECT_FALSE(offer(wire::Code::kWriteMiddle, first + 2, 1024));
+  EXPECT_FALSE(offer(wire::Code::kSendMiddle, first + 1, 1024));
+  EXPECT_FALSE(offer(wire::Code::kWriteMiddle, first + 1, 512));
+  EXPECT_FALSE(offer(wire::Code::kWriteLast, first + 1, 1024));
+  EXPECT_TRUE(offer(wire::Code::kWriteMiddle, first + 1, 1024));
+  EXPECT_FALSE(offer(wire::Code::kWriteMiddle, first + 2, 1024));  // the last one says that it is
+}
+
 TEST(Rc, HandsOverImmediateDataOfASend) {
   TestWorld world;
   world.far().post_receive(1, 0, 100);

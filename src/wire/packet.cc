@@ -154,6 +154,13 @@ const Bth* bth_of(std::span<const std::byte> datagram) {
   return View(datagram).take<Bth>();
 }
 
+// Of a packet that no router marked.
+const Bth* plain_bth_of(std::span<const std::byte> datagram) {
+  const Bth* const bth = bth_of(datagram);
+  const bool is_plain = bth && (bth->flags & Bth::kVersionMask) == 0 && bth->congestion == 0;
+  return is_plain ? bth : nullptr;
+}
+
 // The reason to refuse, or none.
 std::optional<Malformed> decode(std::span<const std::byte> datagram, Packet& packet) {
   const Bth* const bth = bth_of(datagram);
@@ -190,11 +197,9 @@ Result<Packet, Malformed> parse(std::span<const std::byte> datagram) {
 }
 
 std::optional<WholeSend> parse_whole_send(std::span<const std::byte> datagram) {
-  const Bth* const bth = bth_of(datagram);
+  const Bth* const bth = plain_bth_of(datagram);
+  if (!bth || bth->opcode != Opcode::of(Service::kRc, Code::kSendOnly).value) return std::nullopt;
   const std::size_t padded = datagram.size() - kBthBytes - kIcrcBytes;
-  if (!bth || bth->opcode != Opcode::of(Service::kRc, Code::kSendOnly).value ||
-      (bth->flags & Bth::kVersionMask) != 0 || bth->congestion != 0)
-    return std::nullopt;
   const std::size_t pad = bth->flags >> Bth::kPadShift & 3;
   if ((padded & 3) != 0 || pad > padded || padded - pad > kPathMtuMax) return std::nullopt;
   return WholeSend{{.is_solicited = (bth->flags & Bth::kSolicited) != 0,
@@ -203,6 +208,23 @@ std::optional<WholeSend> parse_whole_send(std::span<const std::byte> datagram) {
                     .pkey = bth->pkey.value(),
                     .psn = Psn(bth->psn.value())},
                    datagram.subspan(kBthBytes, padded - pad)};
+}
+
+// Of such a packet the payload is full, and multiples of four have no pad.
+std::optional<Middle> parse_middle(std::span<const std::byte> datagram) {
+  const Bth* const bth = plain_bth_of(datagram);
+  if (!bth) return std::nullopt;
+  const bool is_write = bth->opcode == Opcode::of(Service::kRc, Code::kWriteMiddle).value;
+  const bool is_send = bth->opcode == Opcode::of(Service::kRc, Code::kSendMiddle).value;
+  const std::size_t bytes = datagram.size() - kBthBytes - kIcrcBytes;
+  if (is_write == is_send || (bth->flags >> Bth::kPadShift & 3) != 0 || !is_path_mtu(bytes))
+    return std::nullopt;
+  return Middle{.kind = is_write ? Kind::kWrite : Kind::kSend,
+                .ack_request = (bth->ack_request & Bth::kAckRequest) != 0,
+                .mark = static_cast<std::uint8_t>(bth->ack_request & Bth::kMarkMask),
+                .pkey = bth->pkey.value(),
+                .psn = Psn(bth->psn.value()),
+                .payload = datagram.subspan(kBthBytes, bytes)};
 }
 
 void encode_whole_send(const WholeSendHead& head, QpNum to, std::uint8_t pad,

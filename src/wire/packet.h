@@ -115,6 +115,18 @@ struct WholeSend : WholeSendHead {
 // else, or has anything unusual: parse() tells.
 std::optional<WholeSend> parse_whole_send(std::span<const std::byte> datagram);
 
+// From the middle of a SEND or a WRITE of a reliable connection: what most packets of a stream are.
+struct Middle {
+  Kind kind = Kind::kSend;
+  bool ack_request = false;
+  std::uint8_t mark = 0;
+  std::uint16_t pkey = 0;
+  Psn psn{};
+  std::span<const std::byte> payload{};
+};
+// As parse_whole_send(). Which path MTU the payload has to fill is for the connection to know.
+std::optional<Middle> parse_middle(std::span<const std::byte> datagram);
+
 // Only the BTH; nothing when the datagram is too short for it and an ICRC. For a NAK of what parse
 // refused, and to find the queue pair before the ICRC is computed.
 std::optional<Head> parse_bth(std::span<const std::byte> datagram);

@@ -357,6 +357,42 @@ TEST(Packet, WholeSendsAreWhatParseSays) {
   EXPECT_GE(whole, 3000u);
 }
 
+TEST(Packet, MiddlesAreWhatParseSays) {
+  SeededRandom random(test_seed());
+  unsigned middles = 0;
+  for (int round = 0; round < 20'000; ++round) {
+    Head head = head_of(random.one_in(8) ? Service::kUc : Service::kRc,
+                        random.one_in(8)   ? Code::kWriteLast
+                        : random.one_in(2) ? Code::kWriteMiddle
+                                           : Code::kSendMiddle);
+    head.ack_request = random.one_in(2);
+    head.mark = static_cast<std::uint8_t>(random.below(128));
+    head.pkey = static_cast<std::uint16_t>(random.below(65536));
+    head.fecn = random.one_in(8);
+    const std::size_t full = kPathMtuMin << random.below(5);
+    Bytes bytes = packet_of(head, random.one_in(4) ? 1 + random.below(4099) : full);
+    if (random.one_in(2)) bytes[random.below(kBthBytes)] ^= std::byte{1} << random.below(8);
+    if (random.one_in(4)) bytes.resize(random.below(bytes.size() + 1));
+    const auto middle = parse_middle(bytes);
+    const auto packet = parse(bytes);
+    const bool is_middle =
+        packet && (packet->opcode == Opcode::of(Service::kRc, Code::kWriteMiddle) ||
+                   packet->opcode == Opcode::of(Service::kRc, Code::kSendMiddle));
+    const bool is_usual = is_middle && bytes[Bth::kCongestionOffset] == std::byte{0};
+    ASSERT_EQ(middle.has_value(), is_usual) << round;
+    if (!middle) continue;
+    ++middles;
+    EXPECT_EQ(middle->kind, packet->shape->kind);
+    EXPECT_EQ(middle->ack_request, packet->ack_request);
+    EXPECT_EQ(middle->mark, packet->mark);
+    EXPECT_EQ(middle->pkey, packet->pkey);
+    EXPECT_EQ(middle->psn, packet->psn);
+    EXPECT_EQ(middle->payload.data(), packet->payload.data());
+    EXPECT_EQ(middle->payload.size(), packet->payload.size());
+  }
+  EXPECT_GE(middles, 3000u);
+}
+
 TEST(Packet, WholeSendsAreWrittenAsOthers) {
   SeededRandom random(test_seed());
   for (int round = 0; round < 1000; ++round) {
