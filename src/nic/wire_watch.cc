@@ -2,6 +2,7 @@
 // The thread that receives when nobody polls.
 #include <poll.h>
 #include <sched.h>
+#include <sys/resource.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -34,9 +35,18 @@ constexpr Duration kRest = Duration::microseconds(15);
 // A packet that comes so soon after we went to sleep is one of many whose sender waits for each
 // answer: being woken for the next one too would be most of what it waits for.
 constexpr Duration kSoon = Duration::microseconds(40);
-// Who has to wait so long for the core is not alone on it, and sleeps for a while between trains.
+// Who has to wait so long for the core, because another thread has it, is not alone on it, and
+// sleeps for a while between trains.
 constexpr Duration kCoreWait = Duration::microseconds(10);
 constexpr Duration kBetweenTrains = Duration::milliseconds(1);
+
+// How often another thread has had this one's core. Interrupts take as long, and so does the host
+// of a virtual machine, but they do not take turns with us.
+long switches() {
+  rusage usage{};
+  getrusage(RUSAGE_THREAD, &usage);
+  return usage.ru_nvcsw + usage.ru_nivcsw;
+}
 
 }  // namespace
 
@@ -117,6 +127,7 @@ void WireNic::receive_while_they_come(std::size_t found) {
   Instant now = clock_now();
   if (now < lingers_again_) return;
   const Instant latest = now + kLingerMost;
+  const long switches_before = switches();
   Instant until = now + kStreamLinger;
   while (now < std::min(until, latest) && engine_.polls() == polls) {
     const std::size_t more = receive_what_lies();
@@ -130,7 +141,7 @@ void WireNic::receive_while_they_come(std::size_t found) {
     do {
       sched_yield();
       const Instant before = std::exchange(now, clock_now());
-      if (now - before > kCoreWait) {
+      if (now - before > kCoreWait && switches() != switches_before) {
         lingers_again_ = now + kBetweenTrains;
         return;
       }
