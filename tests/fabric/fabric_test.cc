@@ -159,6 +159,11 @@ TEST(Fabric, HoldsTheRulesWhereItBrokeThem) {
        "connections=3 operations=29 size_max=1140 reorder_packets=256 reorder_patience_us=14 "
        "agreeing=1 shared_receives=1 queue_kib=32 duplicate=4782 reorder=2785 reorder_us=18 "
        "mark=3607 revokes=1"},
+      // The watcher believed that somebody who had not agreed yet knew what came along with a SEND.
+      {52158350,
+       "connections=3 operations=15 size_max=2270 managed=1 path_mtu=4096 kib_in_flight=1 "
+       "reads_max=3 reorder_packets=256 agreeing=2 megabits=1000 delay_ns=16000 loss=2953 "
+       "duplicate=5119 jump_us=1 revokes=1"},
   };
   for (const auto& [seed, settings] : kFound) {
     Plan plan;

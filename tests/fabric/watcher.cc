@@ -187,7 +187,7 @@ void Direction::append(const Packet& packet) {
 void Direction::check_repeated(const Packet& packet, std::size_t at) {
   if (!is_reliable()) return fail("sent twice", packet);
   const Place& place = line_[at];
-  if (at < acknowledged_ && !is_answer_expected(place))
+  if (at < known_upto_ && !is_answer_expected(place))
     fail("sent again although it was acknowledged", packet);
   if (packet.shape->kind != Kind::kReadRequest) {
     if (place.digest != digest_of(packet)) fail("sent again with other contents", packet);
@@ -346,11 +346,12 @@ void Direction::note(Answered answered) {
   ++coverage_.requester[static_cast<std::size_t>(asking())][static_cast<std::size_t>(answered)];
 }
 
-void Direction::response_delivered(const Packet& packet) {
+void Direction::response_delivered(const Packet& packet, bool is_understood) {
   if (!is_reliable()) return;
   if (packet.shape->kind == Kind::kCongestionNotification) return note(Answered::kNotification);
   const std::optional<std::size_t> at = place_of(packet.psn);
   if (!at) return;
+  is_understood_ = is_understood;
   if (packet.shape->kind == Kind::kAcknowledge) return take_acknowledge(packet, *at);
   if (*at < line_.size()) take_answer(packet, *at);
 }
@@ -402,6 +403,7 @@ void Direction::take_answer(const Packet& packet, std::size_t at) {
 
 void Direction::acknowledge_before(std::size_t at) {
   acknowledged_ = std::max(acknowledged_, std::min(at, line_.size()));
+  if (is_understood_) known_upto_ = std::max(known_upto_, std::min(at, line_.size()));
   if (held_back_at_ && acknowledged_ > *held_back_at_) held_back_at_.reset();
 }
 
@@ -427,6 +429,7 @@ void WireCoverage::add(const WireCoverage& other) {
 void Watcher::watch(const Connection& connection) {
   directions_.push_back(std::make_unique<Direction>(connection, failures_, coverage_));
   ends_[connection.responder].requests = directions_.back().get();
+  ends_[connection.responder].has_agreed = false;
   ends_[connection.requester].responses = directions_.back().get();
 }
 
@@ -462,13 +465,19 @@ void Watcher::sent(const Packet& packet) {
 
 void Watcher::delivered(const Packet& packet, bool is_marked) {
   if (is_tracing) trace("taken by", packet);
+  const auto found = ends_.find(packet.dest_qp);
+  if (found == ends_.end() || packet.shape->deth) return;
+  Ends& end = found->second;
+  const bool is_its_turn = packet.shape->is_response ? end.responses->is_in_line(packet.psn)
+                                                     : end.requests->is_next(packet.psn);
+  end.has_agreed |= is_its_turn && packet.mark != 0;
   if (takes_along(packet) && has_acknowledge(packet)) {
     const Apart both = apart(packet);
     delivered(both.request, is_marked);
-    return delivered(both.acknowledge, false);
+    if (is_tracing) trace("taken by", both.acknowledge);
+    // Somebody whose first packets were lost has not agreed: to him the bits behind mean nothing.
+    return end.responses->response_delivered(both.acknowledge, end.has_agreed);
   }
-  const auto found = ends_.find(packet.dest_qp);
-  if (found == ends_.end() || packet.shape->deth) return;
   if (packet.shape->is_response || packet.shape->kind == Kind::kCongestionNotification) {
     // A mark on an answer counts for whoever gets it, as one on a request.
     found->second.requests->marked(is_marked);

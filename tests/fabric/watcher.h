@@ -88,7 +88,13 @@ class Direction {
   void request_delivered(const wire::Packet& packet, bool is_marked);
   void marked(bool is_marked) { marked_ += is_marked; }
   void response_sent(const wire::Packet& packet);
-  void response_delivered(const wire::Packet& packet);
+  // `is_understood`: false where the requester may not know yet what such an answer means.
+  void response_delivered(const wire::Packet& packet, bool is_understood = true);
+  bool is_next(wire::Psn psn) const { return place_of(psn) == expected_; }
+  bool is_in_line(wire::Psn psn) const {
+    const auto at = place_of(psn);
+    return at && *at < line_.size();
+  }
   // Nothing is left to do: everything was executed, and the requester knows it.
   void check_at_rest() const;
 
@@ -142,6 +148,8 @@ class Direction {
   std::optional<wire::OpcodeShape> message_;  // in progress
   std::uint32_t message_left_ = 0;            // bytes, of a WRITE
   std::size_t acknowledged_ = 0;              // PSNs before this
+  std::size_t known_upto_ = 0;                // and the requester knows it, of those before this
+  bool is_understood_ = true;                 // the answer that is looked at
   bool is_repeating_ = false;
   bool is_refused_ = false;
   std::optional<std::size_t> held_back_at_;
@@ -177,6 +185,7 @@ class Watcher {
   struct Ends {
     Direction* requests = nullptr;
     Direction* responses = nullptr;
+    bool has_agreed = false;  // surely: it took a mark where it was its turn
   };
 
   sim::Failures& failures_;
