@@ -324,6 +324,17 @@ TEST(Packet, EveryOpcodeCarriesItsFields) {
   }
 }
 
+// What the short ways tell of a packet, held against the long one.
+template <class Short>
+void expect_same(const Short& found, const Packet& packet) {
+  EXPECT_EQ(found.ack_request, packet.ack_request);
+  EXPECT_EQ(found.mark, packet.mark);
+  EXPECT_EQ(found.pkey, packet.pkey);
+  EXPECT_EQ(found.psn, packet.psn);
+  EXPECT_EQ(found.payload.data(), packet.payload.data());
+  EXPECT_EQ(found.payload.size(), packet.payload.size());
+}
+
 // The short way says the same as the long one, or nothing.
 TEST(Packet, WholeSendsAreWhatParseSays) {
   SeededRandom random(test_seed());
@@ -347,12 +358,7 @@ TEST(Packet, WholeSendsAreWhatParseSays) {
     if (!message) continue;
     ++whole;
     EXPECT_EQ(message->is_solicited, packet->is_solicited);
-    EXPECT_EQ(message->ack_request, packet->ack_request);
-    EXPECT_EQ(message->mark, packet->mark);
-    EXPECT_EQ(message->pkey, packet->pkey);
-    EXPECT_EQ(message->psn, packet->psn);
-    EXPECT_EQ(message->payload.data(), packet->payload.data());
-    EXPECT_EQ(message->payload.size(), packet->payload.size());
+    expect_same(*message, *packet);
   }
   EXPECT_GE(whole, 3000u);
 }
@@ -383,12 +389,7 @@ TEST(Packet, MiddlesAreWhatParseSays) {
     if (!middle) continue;
     ++middles;
     EXPECT_EQ(middle->kind, packet->shape->kind);
-    EXPECT_EQ(middle->ack_request, packet->ack_request);
-    EXPECT_EQ(middle->mark, packet->mark);
-    EXPECT_EQ(middle->pkey, packet->pkey);
-    EXPECT_EQ(middle->psn, packet->psn);
-    EXPECT_EQ(middle->payload.data(), packet->payload.data());
-    EXPECT_EQ(middle->payload.size(), packet->payload.size());
+    expect_same(*middle, *packet);
   }
   EXPECT_GE(middles, 3000u);
 }
