@@ -5,9 +5,6 @@
 #include <pthread.h>
 #include <sys/resource.h>
 #include <unistd.h>
-#if defined(__x86_64__)
-#include <cpuid.h>
-#endif
 
 #include <array>
 #include <cerrno>
@@ -15,6 +12,7 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "base/short_copy.h"
 #include "base/ticks.h"
 #include "host/raw_calls.h"
 
@@ -123,19 +121,9 @@ std::uint64_t some_position() {
 }  // namespace
 
 // It does so by its memcpy. Without fast short `rep movsb` that stores some of a few bytes twice,
-// and the first of two or three last; whoever spins may answer between the two stores.
-bool MemoryFile::is_sound_here() {
-#if defined(__x86_64__)
-  constexpr unsigned kFsrm = 1u << 4;
-  unsigned a = 0;
-  unsigned b = 0;
-  unsigned c = 0;
-  unsigned d = 0;
-  return __get_cpuid_count(7, 0, &a, &b, &c, &d) != 0 && (d & kFsrm) != 0;
-#else
-  return false;
-#endif
-}
+// and the first of two or three last; whoever spins may answer between the two stores. With it the
+// file is no worse than process_vm_writev.
+bool MemoryFile::is_sound_here() { return short_copy().is_by_string; }
 
 bool MemoryFile::is_room_wanted() { return room.load(std::memory_order_acquire) == Room::kWanted; }
 

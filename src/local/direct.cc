@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/fence.h"
+#include "base/short_copy.h"
 #include "memory/guarded_copy.h"
 
 namespace verbena::local {
@@ -18,8 +19,11 @@ namespace {
 
 constexpr std::size_t kWord = sizeof(std::uint64_t);
 
-// Programs spin on the last bytes of a WRITE, so these go by themselves, after the others.
-constexpr std::size_t kTail = 8;
+// Programs spin on the last bytes of a WRITE, so the last word goes by itself, after the others. A
+// processor that ends with a byte gets an odd number of them: it stores the last one once then.
+// Twice would undo what a program that has seen it writes there, as the one for an answer does
+// that uses the same byte.
+const std::uint64_t kTail = short_copy().ends_with_a_byte ? kWord + 1 : kWord;
 
 // 0: this operation needs the peer's CPU.
 std::uint32_t access_of(const qp::Operation& op) {

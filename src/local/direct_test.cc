@@ -289,6 +289,42 @@ TEST_F(DirectTest, ReachesAtOnceWhatCannotBeMapped) {
   EXPECT_EQ(reaching.direct.reached(), 4U);
 }
 
+// Whoever spins on the last byte of a message may overwrite it as soon as it is there.
+TEST_F(DirectTest, StoresTheLastByteOfWhatIsNotMappedOnce) {
+  constexpr int kRounds = 20'000;
+  constexpr std::uint32_t kLength = 64;
+  constexpr std::byte kSeen{0xff};
+  Initiator reaching(target, {.pid = getpid()});
+  reaching.grant();
+  show_private();
+  ASSERT_EQ(reaching.execute(SendOpcode::kWrite, 0, kLength), Outcome::kDone);
+  std::atomic_ref<std::byte> last(target.memory[kLength - 1]);
+  std::atomic<int> round{0};
+  std::atomic<int> seen{0};
+  int again = 0;
+  std::thread spinner([&] {
+    for (int i = 1; i <= kRounds; ++i) {
+      const std::byte expected{static_cast<unsigned char>(i % 0xff)};
+      while (last.load(std::memory_order_acquire) != expected) {
+      }
+      last.store(kSeen, std::memory_order_release);
+      while (round.load(std::memory_order_acquire) != i) {
+      }
+      again += last.load(std::memory_order_acquire) != kSeen;
+      seen.store(i, std::memory_order_release);
+    }
+  });
+  for (int i = 1; i <= kRounds; ++i) {
+    reaching.fill(static_cast<std::uint8_t>(i % 0xff));
+    EXPECT_EQ(reaching.execute(SendOpcode::kWrite, 0, kLength), Outcome::kDone);
+    round.store(i, std::memory_order_release);
+    while (seen.load(std::memory_order_acquire) != i) {
+    }
+  }
+  spinner.join();
+  EXPECT_EQ(again, 0);
+}
+
 // The owner may say that its region lies anywhere: the system refuses, and nothing else happens.
 TEST_F(DirectTest, ReachingNowhereIsForTheRing) {
   Initiator reaching(target, {.pid = getpid()});
