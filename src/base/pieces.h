@@ -20,4 +20,14 @@ struct Pieces {
   std::size_t total() const { return bytes * count; }
 };
 
+// The same to be read.
+struct ConstPieces {
+  const std::byte* first = nullptr;
+  std::size_t bytes = 0;
+  std::size_t stride = 0;
+  std::size_t count = 1;
+
+  std::size_t total() const { return bytes * count; }
+};
+
 }  // namespace verbena

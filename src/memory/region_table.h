@@ -236,6 +236,8 @@ Result<void, RegionRefusal> gather_pieces(RegionTable& table, PdId pd, std::span
                                           std::uint64_t offset, const Pieces& to);
 Result<void, RegionRefusal> scatter(RegionTable& table, PdId pd, std::span<const Sge> to,
                                     std::uint64_t offset, std::span<const std::byte> from);
+Result<void, RegionRefusal> scatter_pieces(RegionTable& table, PdId pd, std::span<const Sge> to,
+                                           std::uint64_t offset, const ConstPieces& from);
 // Bytes [offset, offset + length) of the concatenation of a list.
 struct ListRange {
   std::span<const Sge> list;
@@ -250,6 +252,8 @@ Result<std::size_t, RegionRefusal> extents_of(const RegionTable& table, PdId pd,
 // The same between a remote range and a buffer: its key may be a window's.
 Result<void, RegionRefusal> write_range(RegionTable& table, const RemoteUser& user, MemoryKey key,
                                         std::uint64_t address, std::span<const std::byte> from);
+Result<void, RegionRefusal> write_pieces(RegionTable& table, const RemoteUser& user, MemoryKey key,
+                                         std::uint64_t address, const ConstPieces& from);
 Result<void, RegionRefusal> read_range(RegionTable& table, const RemoteUser& user, MemoryKey key,
                                        std::uint64_t address, std::span<std::byte> to);
 // The check alone. Without length: of all that the key names.

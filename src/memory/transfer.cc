@@ -116,6 +116,27 @@ bool load_pieces(const Pieces& to, std::uint64_t at, const std::byte* memory, st
   return true;
 }
 
+// The other way round.
+bool store_pieces(const ConstPieces& from, std::uint64_t at, std::byte* memory,
+                  std::size_t length) {
+  while (length > 0) {
+    const auto inside = static_cast<std::size_t>(at % from.bytes);
+    const std::size_t part = std::min(length, from.bytes - inside);
+    const auto number = static_cast<std::size_t>(at / from.bytes);
+    if (!guarded_copy(memory, from.first + number * from.stride + inside, part)) return false;
+    at += part;
+    memory += part;
+    length -= part;
+  }
+  return true;
+}
+
+auto store_from(const ConstPieces& from, std::uint64_t before) {
+  return [&from, before](std::byte* memory, std::uint64_t at, std::size_t length) {
+    return is_null_memory(memory) || store_pieces(from, before + at, memory, length);
+  };
+}
+
 }  // namespace
 
 Result<void, RegionRefusal> gather(RegionTable& table, PdId pd, std::span<const Sge> from,
@@ -142,6 +163,13 @@ Result<void, RegionRefusal> scatter(RegionTable& table, PdId pd, std::span<const
   });
 }
 
+Result<void, RegionRefusal> scatter_pieces(RegionTable& table, PdId pd, std::span<const Sge> to,
+                                           std::uint64_t offset, const ConstPieces& from) {
+  return for_sges(to, offset, from.total(), [&](const Range& range, std::uint64_t done) {
+    return for_own(table, pd, range, kLocalWrite, store_from(from, done));
+  });
+}
+
 Result<std::size_t, RegionRefusal> extents_of(const RegionTable& table, PdId pd,
                                               const ListRange& range, std::uint32_t access,
                                               std::span<Extent> out) {
@@ -164,6 +192,12 @@ Result<void, RegionRefusal> write_range(RegionTable& table, const RemoteUser& us
                                         std::uint64_t address, std::span<const std::byte> from) {
   const Range range{.key = key, .address = address, .length = from.size()};
   return for_peer(table, user, range, kRemoteWrite, store_from(from.data()));
+}
+
+Result<void, RegionRefusal> write_pieces(RegionTable& table, const RemoteUser& user, MemoryKey key,
+                                         std::uint64_t address, const ConstPieces& from) {
+  const Range range{.key = key, .address = address, .length = from.total()};
+  return for_peer(table, user, range, kRemoteWrite, store_from(from, 0));
 }
 
 Result<void, RegionRefusal> read_range(RegionTable& table, const RemoteUser& user, MemoryKey key,

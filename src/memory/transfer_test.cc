@@ -159,6 +159,49 @@ TEST_F(Transfer, PiecesAreFilledOneAfterTheOther) {
   EXPECT_FALSE(gather_pieces(table, kDomain, list, 0, longer)) << "more than there is";
 }
 
+TEST_F(Transfer, PiecesAreStoredOneAfterTheOther) {
+  const TestPages second(1);
+  const MemoryKey first_key = add(region_of(pages));
+  const MemoryKey second_key = add(region_of(second));
+  const Sge list[] = {{.address = pages.address() + 10, .length = 5, .key = first_key},
+                      {.address = second.address() + 20, .length = 100, .key = second_key},
+                      {.address = pages.address() + 500, .length = 50, .key = first_key}};
+  constexpr std::size_t kStride = 40;
+  const std::vector<std::byte> room = numbered(5 * kStride);
+  for (std::size_t bytes = 1; bytes <= 31; ++bytes) {
+    std::vector<std::byte> expected;
+    for (std::size_t i = 0; i < 5; ++i)
+      expected.insert(expected.end(), &room[2 + i * kStride], &room[2 + i * kStride + bytes]);
+    for (std::size_t offset = 0; offset + bytes * 5 <= 155; offset += 3) {
+      for (const bool is_listed : {true, false}) {
+        const ConstPieces pieces{
+            .first = room.data() + 2, .bytes = bytes, .stride = kStride, .count = 5};
+        pages.fill(0);
+        second.fill(0);
+        std::vector<std::byte> got(expected.size());
+        if (is_listed) {
+          ASSERT_TRUE(scatter_pieces(table, kDomain, list, offset, pieces));
+          ASSERT_TRUE(gather(table, kDomain, list, offset, got));
+        } else {
+          const std::uint64_t address = pages.address() + offset;
+          ASSERT_TRUE(write_pieces(table, kDomain, first_key, address, pieces));
+          ASSERT_TRUE(read_range(table, kDomain, first_key, address, got));
+        }
+        ASSERT_EQ(got, expected) << bytes << " from " << offset;
+        const auto written = [](const TestPages& some) {
+          return std::count_if(some.begin(), some.end(),
+                               [](std::byte b) { return b != std::byte{}; });
+        };
+        ASSERT_LE(written(pages) + written(second), static_cast<std::ptrdiff_t>(got.size()));
+      }
+    }
+  }
+  const ConstPieces longer{.first = room.data(), .bytes = 32, .stride = kStride, .count = 5};
+  EXPECT_FALSE(scatter_pieces(table, kDomain, list, 0, longer)) << "more than there is room for";
+  EXPECT_EQ(refusal(write_pieces(table, kDomain, {1}, pages.address(), longer)),
+            RegionRefusal::kNoSuchKey);
+}
+
 TEST_F(Transfer, OnlySgesThatAreTouchedAreChecked) {
   const MemoryKey key = add(region_of(pages));
   const Sge list[] = {{.address = pages.address(), .length = 10, .key = key},

@@ -196,8 +196,8 @@ std::size_t WireNic::receive(Answer when) {
   const QpTable::Reading reading(nic_.queue_pairs());
   Recipient recipient(*this, now, when);
   if (count != 1) talk_.packets = 0;
-  for (port::Received& packet : std::span(batch_).first(count))
-    take(packet, recipient, now);
+  for (std::size_t taken = 0; taken < count;)
+    taken += take(std::span(batch_).first(count).subspan(taken), recipient, now);
   if (udp_.is_conversation_over()) [[unlikely]]
     end_talk();
   return count;
@@ -226,40 +226,82 @@ void WireNic::answer_owed() {
   if (is_leaving_.load(std::memory_order_relaxed)) futex_wake(is_owing_, 1, FutexScope::kProcess);
 }
 
-void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now) {
-  const auto to = wire::destination_of(packet.payload);
-  if (!to) [[unlikely]] {
-    counters_.malformed.fetch_add(1, std::memory_order_relaxed);
-    return;
-  }
-  if (to->value == kManagementQp) [[unlikely]] {
-    recipient.leave();
-    return take_management(packet);
-  }
-  if (*to == kMulticastQp) [[unlikely]] {
-    recipient.leave();
-    take_multicast(packet);
-    return;
-  }
-  Qp* const qp = recipient.find(*to);
-  if (!qp) [[unlikely]] {
-    counters_.nobody.fetch_add(1, std::memory_order_relaxed);
-    return;
-  }
+std::size_t WireNic::take(std::span<port::Received> packets, Recipient& recipient, const Now& now) {
+  port::Received& packet = packets.front();
+  Qp* const qp = recipient_of(packet, recipient);
+  if (!qp) [[unlikely]]
+    return 1;
   // Nobody but its own peer reaches a connection, which sends to this address.
   // What comes by a conversation's socket says so itself.
   const bool is_by_group = packet.to == Gid{};
   if (is_by_group) packet.to = qp->wire()->source();
-  if (!find_destination(packet)) [[unlikely]] {
-    counters_.corrupt.fetch_add(1, std::memory_order_relaxed);
-    return;
+  std::size_t taken = receive_run(packets, *qp);
+  if (taken == 0) {
+    taken = 1;
+    if (!find_destination(packet)) [[unlikely]] {
+      counters_.corrupt.fetch_add(1, std::memory_order_relaxed);
+      return 1;
+    }
+    take_one(packet, is_by_group, *qp, now);
   }
-  recipient.got(packet.payload.size());
-  roce::Engine& engine = qp->wire()->engine();
+  recipient.got(taken * packet.payload.size());
+  return taken;
+}
+
+// Null: there is none, or it was no queue pair's.
+Qp* WireNic::recipient_of(port::Received& packet, Recipient& recipient) {
+  const auto to = wire::destination_of(packet.payload);
+  if (!to) [[unlikely]] {
+    counters_.malformed.fetch_add(1, std::memory_order_relaxed);
+    return nullptr;
+  }
+  if (to->value == kManagementQp) [[unlikely]] {
+    recipient.leave();
+    take_management(packet);
+    return nullptr;
+  }
+  if (*to == kMulticastQp) [[unlikely]] {
+    recipient.leave();
+    take_multicast(packet);
+    return nullptr;
+  }
+  Qp* const qp = recipient.find(*to);
+  if (!qp) [[unlikely]]
+    counters_.nobody.fetch_add(1, std::memory_order_relaxed);
+  return qp;
+}
+
+// Of a train, what can be received together. How many are done with; none: nothing has happened.
+std::size_t WireNic::receive_run(std::span<const port::Received> packets, Qp& qp) {
+  const port::Received& first = packets.front();
+  const std::size_t bytes = first.payload.size();
+  const bool is_long = bytes > port::UdpChannel::kBytesMax;
+  if (!is_long || first.to == Gid{} || first.ecn == port::Ecn::kCongested) return 0;
+  // Those of a train lie behind each other.
+  const auto follows = [&](std::size_t i) {
+    return packets[i].payload.size() == bytes &&
+           packets[i].payload.data() == first.payload.data() + i * bytes;
+  };
+  std::size_t count = 1;
+  while (count < std::min<std::size_t>(packets.size(), roce::kRunMost) && follows(count))
+    ++count;
+  wire::Unverified unverified = flows_.unverified(first, {first.payload.data(), count * bytes});
+  const roce::Taken taken =
+      qp.wire()->engine().receive_run(unverified, first.from, qp.pair.responder());
+  if (taken.packets != 0) flows_.note(packets[taken.packets - 1], unverified.verified());
+  if (taken.is_corrupt) [[unlikely]]
+    counters_.corrupt.fetch_add(1, std::memory_order_relaxed);
+  if (taken.seen() != 0) talk_.packets = 0;
+  return taken.seen();
+}
+
+// It is intact.
+void WireNic::take_one(port::Received& packet, bool is_by_group, Qp& qp, const Now& now) {
+  roce::Engine& engine = qp.wire()->engine();
   if (packet.ecn != port::Ecn::kCongested &&
-      engine.receive_at_once(packet.payload, packet.from, qp->pair.window(), qp->pair.responder(),
+      engine.receive_at_once(packet.payload, packet.from, qp.pair.window(), qp.pair.responder(),
                              now)) [[likely]] {
-    if (is_by_group) note_talk(packet, *qp->wire());
+    if (is_by_group) note_talk(packet, *qp.wire());
     return;
   }
   talk_.packets = 0;
@@ -267,8 +309,8 @@ void WireNic::take(port::Received& packet, Recipient& recipient, const Now& now)
   arrival.ip.flow = WireFlows::flow_of(packet);
   arrival.ip.traffic_class = static_cast<std::uint8_t>(packet.ecn);
   const auto parsed = wire::parse(packet.payload);
-  if (!parsed) return take_malformed(packet, parsed.error(), arrival, *qp);
-  engine.receive(*parsed, arrival, qp->pair.window(), qp->pair.responder(), now);
+  if (!parsed) return take_malformed(packet, parsed.error(), arrival, qp);
+  engine.receive(*parsed, arrival, qp.pair.window(), qp.pair.responder(), now);
 }
 
 // It is what its sender sent, who is told where the specification says so.
@@ -391,7 +433,7 @@ bool WireNic::take_inbox() {
   Recipient recipient(*this, now, Answer::kNow);
   for (const std::vector<std::byte>& message : taken) {
     auto packet = port::unpack(message);
-    if (packet) take(*packet, recipient, now);
+    if (packet) take({&*packet, 1}, recipient, now);
   }
   return !taken.empty();
 }

@@ -162,10 +162,14 @@ class WireNic final : port::HandOver {
   void note_owing(QpNum number);
   void answer_owed();
   [[gnu::cold]] bool take_inbox();
-  void take(port::Received& packet, Recipient& recipient, const Now& now);
+  // How many of them, one at least.
+  std::size_t take(std::span<port::Received> packets, Recipient& recipient, const Now& now);
+  Qp* recipient_of(port::Received& packet, Recipient& recipient);
+  void take_one(port::Received& packet, bool is_by_group, Qp& qp, const Now& now);
   [[gnu::cold]] void take_management(port::Received& packet);
   [[gnu::cold]] void take_malformed(const port::Received& packet, wire::Malformed why,
                                     const roce::Arrival& arrival, Qp& qp);
+  std::size_t receive_run(std::span<const port::Received> packets, Qp& qp);
   void note_talk(const port::Received& packet, const WireQp& qp);
   [[gnu::cold]] void begin_talk(const port::Received& packet);
   [[gnu::cold]] void end_talk();

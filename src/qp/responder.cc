@@ -186,6 +186,14 @@ Result<void, Refusal> Responder::place(std::uint64_t offset, std::span<const std
   return bad_receive(Status::kLocalProtection, local_reason(placed.error()), Refusal::kOperation);
 }
 
+bool Responder::place_pieces(std::uint64_t offset, const ConstPieces& pieces) {
+  if (!receiving_ || !current_.in_progress || tagged_) return false;
+  if (offset > current_.length || pieces.total() > current_.length - offset) return false;
+  return memory::scatter_pieces(*config_.regions, config_.receive_pd, current_.receive.list(),
+                                offset + grh_room(), pieces)
+      .has_value();
+}
+
 Result<void, Refusal> Responder::receive_whole(std::span<const std::byte> bytes,
                                                const Arrived& arrived) {
   switch (receive_small(bytes, arrived)) {
@@ -335,6 +343,11 @@ Result<void, Refusal> Responder::write(MemoryKey key, std::uint64_t address,
   const auto done = memory::write_range(*config_.regions, user(), key, address, bytes);
   if (!done) return bad_range(done.error(), has_immediate);
   return {};
+}
+
+bool Responder::write_pieces(MemoryKey key, std::uint64_t address, const ConstPieces& pieces) {
+  return receiving_ &&
+         memory::write_pieces(*config_.regions, user(), key, address, pieces).has_value();
 }
 
 Result<void, Refusal> Responder::begin_read(MemoryKey key, std::uint64_t address,

@@ -108,6 +108,9 @@ class Responder {
   // The next bytes of it. `offset` counts from the first byte of the message (datagrams: byte 0 is
   // after the GRH).
   Result<void, Refusal> place(std::uint64_t offset, std::span<const std::byte> bytes);
+  // The same of several packets. False: some may have been placed, but nothing else has happened,
+  // and place() finds out why.
+  bool place_pieces(std::uint64_t offset, const ConstPieces& pieces);
   // Datagrams: the 40 bytes before the payload.
   Result<void, Refusal> place_grh(std::span<const std::byte> grh);
   // The message is complete: invalidates if asked, completes the receive.
@@ -132,6 +135,7 @@ class Responder {
                                     bool has_immediate = false);
   Result<void, Refusal> write(MemoryKey key, std::uint64_t address,
                               std::span<const std::byte> bytes, bool has_immediate = false);
+  bool write_pieces(MemoryKey key, std::uint64_t address, const ConstPieces& pieces);  // likewise
   // WRITE with immediate: a receive is taken and completed, its SGEs are not used. kNotReady as for
   // SEND: the carrier asks before the first byte is written? No: IBTA takes it with the last
   // packet; a retry repeats the whole WRITE.

@@ -46,10 +46,13 @@ Result<void, Refusal> Assembly::take(const wire::Packet& packet, qp::Responder& 
   return done;
 }
 
-bool Assembly::fits(const wire::Middle& piece) const {
+// Something is left for the last packet.
+std::size_t Assembly::fitting(const wire::Middle& piece, std::size_t count) const {
   const std::size_t bytes = piece.payload.size();
-  return is_inside() && last_->kind == piece.kind && bytes == path_mtu_ &&
-         (piece.kind == Kind::kSend || offset_ + bytes < length_);
+  if (!is_inside() || last_->kind != piece.kind || bytes != path_mtu_) return 0;
+  if (piece.kind == Kind::kSend) return count;
+  const std::uint64_t left = length_ - offset_;
+  return left == 0 ? 0 : std::min<std::uint64_t>(count, (left - 1) / bytes);
 }
 
 // The shape of the packet before, which is as much inside, serves as well as its own.
@@ -57,8 +60,13 @@ Result<void, Refusal> Assembly::take(const wire::Middle& piece, qp::Responder& r
   const auto done = piece.kind == Kind::kSend
                         ? responder.place(offset_, piece.payload)
                         : responder.write(key_, address_ + offset_, piece.payload, false);
-  if (done) offset_ += piece.payload.size();
+  if (done) placed(piece.payload.size());
   return done;
+}
+
+bool Assembly::place(Kind kind, const ConstPieces& pieces, qp::Responder& responder) const {
+  return kind == Kind::kSend ? responder.place_pieces(offset_, pieces)
+                             : responder.write_pieces(key_, address_ + offset_, pieces);
 }
 
 qp::RelayPiece Assembly::piece_of(const wire::Packet& packet) const {

@@ -30,8 +30,13 @@ class Assembly {
   void abandon() { last_ = nullptr; }
   bool is_inside() const { return last_ != nullptr && !last_->ends_message(); }
   // fits() and take() of what comes in the middle of a message.
-  bool fits(const wire::Middle& piece) const;
+  bool fits(const wire::Middle& piece) const { return fitting(piece, 1) != 0; }
+  // Of so many that follow each other, how many do.
+  std::size_t fitting(const wire::Middle& piece, std::size_t count) const;
   Result<void, qp::Refusal> take(const wire::Middle& piece, qp::Responder& responder);
+  // take() of several, in two steps. False: they are to be taken one by one.
+  bool place(wire::Kind kind, const ConstPieces& pieces, qp::Responder& responder) const;
+  void placed(std::size_t bytes) { offset_ += bytes; }
 
  private:
   bool fits_write(const wire::Packet& packet) const;

@@ -35,7 +35,9 @@
 #include "qp/carrier.h"
 #include "roce/congestion.h"
 #include "roce/settings.h"
+#include "roce/taken.h"
 #include "roce/wire.h"
+#include "wire/icrc.h"
 #include "wire/malformed.h"
 #include "wire/packet.h"
 
@@ -66,6 +68,10 @@ class Engine : public qp::Carrier {
                                qp::Responder&, const Now&) {
     return false;
   }
+  // The same of datagrams that follow each other in a train, and have not been verified: those that
+  // would all take the short way, from the middle of a message, are looked at once, and verified
+  // one by one.
+  virtual Taken receive_run(wire::Unverified&, const Gid&, qp::Responder&) { return {}; }
   virtual void receive_broken(const wire::Head& bth, wire::Malformed why, const Arrival& arrival,
                               qp::Responder& responder) = 0;
   // A SEND that leaves as it is posted, in one packet, by the window's open_index(). False: nothing

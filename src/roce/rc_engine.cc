@@ -81,7 +81,10 @@ bool RcEngine::receive_at_once(std::span<const std::byte> datagram, const Gid& f
                                qp::SendWindow& window, qp::Responder& responder, const Now& now) {
   if (settings_.is_xrc || from != settings_.path.destination) return false;
   auto message = wire::parse_whole_send(datagram);
-  if (!message) return receive_middle(datagram, responder);
+  if (!message) {
+    const auto piece = wire::parse_middle(datagram);
+    return piece && is_plain(*piece) && responder_.receive_at_once(*piece, responder);
+  }
   if (!agreement_.is_agreed() || !pkeys_match(message->pkey, settings_.pkey) ||
       message->payload.size() > settings_.path_mtu)
     return false;
@@ -96,12 +99,18 @@ bool RcEngine::receive_at_once(std::span<const std::byte> datagram, const Gid& f
   return true;
 }
 
-bool RcEngine::receive_middle(std::span<const std::byte> datagram, qp::Responder& responder) {
-  const auto piece = wire::parse_middle(datagram);
-  if (!piece || !pkeys_match(piece->pkey, settings_.pkey)) return false;
+Taken RcEngine::receive_run(wire::Unverified& packets, const Gid& from, qp::Responder& responder) {
+  if (settings_.is_xrc || from != settings_.path.destination) return {};
+  const auto piece = wire::parse_middle(packets.datagram(0));
+  if (!piece || !is_plain(*piece)) return {};
+  return responder_.receive_run(*piece, packets, responder);
+}
+
+// It needs nothing that others do not.
+bool RcEngine::is_plain(const wire::Middle& piece) const {
   // By a mark the ends may just have agreed, or bytes behind the payload are none of it.
-  const bool says_more = agreement_.is_agreed() ? piece->mark == kPiggybackMark : piece->mark != 0;
-  return !says_more && responder_.receive_at_once(*piece, responder);
+  const bool says_more = agreement_.is_agreed() ? piece.mark == kPiggybackMark : piece.mark != 0;
+  return !says_more && pkeys_match(piece.pkey, settings_.pkey);
 }
 
 // A stranger's mistakes end nothing, no more than what else a stranger sends.

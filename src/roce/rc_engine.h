@@ -22,6 +22,7 @@ class RcEngine final : public Engine {
                qp::Responder& responder, const Now& now) override;
   bool receive_at_once(std::span<const std::byte> datagram, const Gid& from, qp::SendWindow& window,
                        qp::Responder& responder, const Now& now) override;
+  Taken receive_run(wire::Unverified& packets, const Gid& from, qp::Responder& responder) override;
   void receive_broken(const wire::Head& bth, wire::Malformed why, const Arrival& arrival,
                       qp::Responder& responder) override;
   const EngineCounters& counters() const override { return counters_; }
@@ -56,7 +57,7 @@ class RcEngine final : public Engine {
 
  private:
   void agree();
-  bool receive_middle(std::span<const std::byte> datagram, qp::Responder& responder);
+  bool is_plain(const wire::Middle& piece) const;
   // Of a request that takes an acknowledgement along, or says so.
   void receive_together(const wire::Packet& packet, qp::SendWindow& window,
                         qp::Responder& responder, const Now& now);

@@ -93,7 +93,7 @@ bool RcResponder::receive_at_once(const wire::WholeSend& message, qp::Responder&
     refuse_packet(Refusal::kOperation, responder);
     return true;
   }
-  accepted_at_once(true, message.ack_request);
+  accepted_at_once(1, true, message.ack_request);
   return true;
 }
 
@@ -104,13 +104,39 @@ bool RcResponder::receive_at_once(const wire::Middle& piece, qp::Responder& resp
     refuse_packet(done.error(), responder);
     return true;
   }
-  accepted_at_once(false, piece.ack_request);
+  accepted_at_once(1, false, piece.ack_request);
   return true;
 }
 
-void RcResponder::accepted_at_once(bool ends_message, bool asks_for_acknowledge) {
-  accepted(1, ends_message);
-  want_acknowledge(asks_for_acknowledge);
+// What is the same for all of them is found out once, and the program's memory is asked for once.
+// None is verified in vain: where one is missing, that would be done for each one behind it.
+Taken RcResponder::receive_run(const wire::Middle& piece, wire::Unverified& packets,
+                               qp::Responder& responder) {
+  if (!is_just_next(piece.psn, responder)) return {};
+  const std::size_t bytes = packets.bytes_of_each();
+  const auto some = packets.all().first(std::min(packets.all().size(), kRunMost * bytes));
+  const std::size_t count = assembly_.fitting(piece, wire::run_of(some, bytes));
+  if (count == 0) return {};
+  Taken taken;
+  while (taken.packets < count && packets.verify(taken.packets))
+    ++taken.packets;
+  taken.is_corrupt = taken.packets < count;
+  if (taken.packets == 0) return taken;
+  const ConstPieces pieces{.first = piece.payload.data(),
+                           .bytes = piece.payload.size(),
+                           .stride = bytes,
+                           .count = taken.packets};
+  if (!assembly_.place(piece.kind, pieces, responder)) return {};
+  counters_.packets += taken.packets;
+  assembly_.placed(taken.packets * pieces.bytes);
+  accepted_at_once(static_cast<std::uint32_t>(taken.packets), false, piece.ack_request);
+  return taken;
+}
+
+void RcResponder::accepted_at_once(std::uint32_t packets, bool ends_message,
+                                   bool asks_for_acknowledge) {
+  accepted(packets, ends_message);
+  want_acknowledge(asks_for_acknowledge, packets);
   times_named_ = 0;
   nothing_is_kept();
 }
@@ -143,8 +169,8 @@ bool RcResponder::accept(const wire::Packet& packet, qp::Responder& responder) {
   return true;
 }
 
-void RcResponder::want_acknowledge(bool is_asked) {
-  ++unacknowledged_;
+void RcResponder::want_acknowledge(bool is_asked, std::uint32_t packets) {
+  unacknowledged_ += packets;
   const std::uint32_t most = agreement_.is_agreed() ? kUnacknowledgedMaxAgreed : kUnacknowledgedMax;
   ack_due_ |= is_asked || unacknowledged_ >= most;
 }

@@ -34,7 +34,9 @@
 #include "roce/reorder_buffer.h"
 #include "roce/repairs.h"
 #include "roce/settings.h"
+#include "roce/taken.h"
 #include "roce/wire.h"
+#include "wire/icrc.h"
 
 namespace verbena::roce {
 
@@ -58,6 +60,8 @@ class RcResponder final : public Owing {
   // has happened.
   bool receive_at_once(const wire::WholeSend& message, qp::Responder& responder);
   bool receive_at_once(const wire::Middle& piece, qp::Responder& responder);
+  // `piece` is the first one of them.
+  Taken receive_run(const wire::Middle& piece, wire::Unverified& packets, qp::Responder& responder);
   // A packet for us that parse refused, with the right ICRC (wire::deserves_nak).
   [[gnu::cold]] void receive_broken(Psn psn, qp::Responder& responder);
   // True: there is more to send.
@@ -85,8 +89,8 @@ class RcResponder final : public Owing {
   bool accept(const wire::Packet& packet, qp::Responder& responder);
   void accepted(std::uint32_t psns, bool ends_message);
   bool is_just_next(Psn psn, const qp::Responder& responder) const;
-  void accepted_at_once(bool ends_message, bool asks_for_acknowledge);
-  void want_acknowledge(bool is_asked);
+  void accepted_at_once(std::uint32_t packets, bool ends_message, bool asks_for_acknowledge);
+  void want_acknowledge(bool is_asked, std::uint32_t packets = 1);
   void accept_kept(qp::Responder& responder, const Now& now);
   void nothing_is_kept();
   Result<void, qp::Refusal> execute(const wire::Packet& packet, qp::Responder& responder);

@@ -117,6 +117,12 @@ Result<Verified, Malformed> FlowIcrc::verify(std::span<const std::byte> datagram
   return Verified{.id = static_cast<std::uint16_t>(id_guess ^ id_difference), .is_guess = false};
 }
 
+bool Unverified::verify(std::size_t i) {
+  const auto verified = icrc_.verify(datagram(i), static_cast<std::uint16_t>(id_guess_ + i));
+  if (verified) verified_ = *verified;
+  return verified.has_value();
+}
+
 std::uint32_t received_icrc(std::span<const std::byte> datagram) {
   VERBENA_ASSERT(datagram.size() >= kIcrcBytes);
   std::uint32_t icrc = 0;

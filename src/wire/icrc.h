@@ -70,6 +70,32 @@ class FlowIcrc {
   std::uint32_t known_crc_ = 0;
 };
 
+// Datagrams of one length that lie behind each other as they were received, and whose
+// identifications count, to be verified one by one.
+class Unverified {
+ public:
+  Unverified(FlowIcrc& icrc, std::span<const std::byte> datagrams, std::size_t bytes_of_each,
+             std::uint16_t id_guess)
+      : icrc_(icrc), datagrams_(datagrams), bytes_(bytes_of_each), id_guess_(id_guess) {}
+
+  std::span<const std::byte> all() const { return datagrams_; }
+  std::size_t bytes_of_each() const { return bytes_; }
+  std::span<const std::byte> datagram(std::size_t i) const {
+    return datagrams_.subspan(i * bytes_, bytes_);
+  }
+  // False: it is corrupt.
+  bool verify(std::size_t i);
+  // What was verified last.
+  const Verified& verified() const { return verified_; }
+
+ private:
+  FlowIcrc& icrc_;
+  std::span<const std::byte> datagrams_;
+  std::size_t bytes_;
+  std::uint16_t id_guess_;
+  Verified verified_;
+};
+
 // The last four bytes of a datagram.
 std::uint32_t received_icrc(std::span<const std::byte> datagram);
 void store_icrc(std::uint32_t icrc, std::span<std::byte, kIcrcBytes> to);

@@ -161,6 +161,32 @@ TEST(Icrc, OfPacketsThatFollowEachOther) {
   }
 }
 
+TEST(Icrc, VerifiesDatagramsThatLieBehindEachOther) {
+  for (const Flow& flow : {kIpv4Flow, kIpv6Flow}) {
+    constexpr std::size_t kPayload = 256;
+    std::vector<std::byte> all;
+    for (std::uint16_t id = 0; id < 4; ++id) {
+      const auto one = send_only(flow, kPayload, static_cast<std::uint16_t>(7 + id));
+      all.insert(all.end(), one.begin(), one.end());
+    }
+    const std::size_t bytes = all.size() / 4;
+    all[2 * bytes + kBthBytes + 100] ^= std::byte{1};
+    FlowIcrc icrc(flow);
+    Unverified unverified(icrc, all, bytes, 7);
+    for (std::size_t i = 0; i < 4; ++i) {
+      ASSERT_EQ(unverified.verify(i), i != 2) << i;
+      if (i == 2 || flow == kIpv6Flow) continue;
+      EXPECT_EQ(unverified.verified().id, 7 + i);
+      EXPECT_TRUE(unverified.verified().is_guess);
+    }
+    Unverified guessed_wrong(icrc, all, bytes, 1000);
+    ASSERT_TRUE(guessed_wrong.verify(1));
+    if (flow == kIpv4Flow) {
+      EXPECT_EQ(guessed_wrong.verified().id, 8);
+    }
+  }
+}
+
 TEST(Icrc, RefusesWhatIsTooShortOrTooLong) {
   FlowIcrc icrc(kIpv4Flow);
   const std::vector<std::byte> bytes(70'000);

@@ -227,6 +227,20 @@ std::optional<Middle> parse_middle(std::span<const std::byte> datagram) {
                 .payload = datagram.subspan(kBthBytes, bytes)};
 }
 
+std::size_t run_of(std::span<const std::byte> datagrams, std::size_t bytes_of_each) {
+  static_assert(offsetof(Bth, psn) + sizeof(be24) == sizeof(Bth));
+  const auto bth_at = [&](std::size_t i) {
+    return View(datagrams.subspan(i * bytes_of_each)).take<Bth>();
+  };
+  const std::size_t most = datagrams.size() / bytes_of_each;
+  std::size_t count = 0;
+  for (Psn psn(most != 0 ? bth_at(0)->psn.value() : 0); count < most; ++count, psn = psn.next()) {
+    const bool is_alike = std::memcmp(bth_at(0), bth_at(count), offsetof(Bth, psn)) == 0;
+    if (!is_alike || Psn(bth_at(count)->psn.value()) != psn) break;
+  }
+  return count;
+}
+
 void encode_whole_send(const WholeSendHead& head, QpNum to, std::uint8_t pad,
                        std::span<std::byte, kBthBytes> room) {
   Bth bth;

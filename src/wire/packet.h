@@ -126,6 +126,9 @@ struct Middle {
 };
 // As parse_whole_send(). Which path MTU the payload has to fill is for the connection to know.
 std::optional<Middle> parse_middle(std::span<const std::byte> datagram);
+// How many of the datagrams that lie behind each other have the first one's BTH, but for the PSN,
+// which counts. Each has `bytes_of_each`, as many as a BTH and an ICRC at least.
+std::size_t run_of(std::span<const std::byte> datagrams, std::size_t bytes_of_each);
 
 // Only the BTH; nothing when the datagram is too short for it and an ICRC. For a NAK of what parse
 // refused, and to find the queue pair before the ICRC is computed.

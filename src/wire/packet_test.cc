@@ -417,5 +417,41 @@ TEST(Packet, WholeSendsAreWrittenAsOthers) {
   }
 }
 
+// The first one's head decides, and sequence numbers wrap.
+TEST(Packet, ARunIsOfHeadsThatDifferInTheirSequenceNumbers) {
+  constexpr std::size_t kBytes = 256 + kBthBytes + kIcrcBytes;
+  const Head head{.opcode = Opcode::of(Service::kRc, Code::kWriteMiddle),
+                  .dest_qp = {0x123456},
+                  .psn = Psn(0xFFFFFE)};
+  std::vector<std::byte> datagrams(5 * kBytes);
+  const auto write = [&](std::size_t i, const Head& changed) {
+    encode(changed, std::span(datagrams).subspan(i * kBytes, kBytes));
+  };
+  const auto write_all = [&] {
+    Head next = head;
+    for (std::size_t i = 0; i < 5; ++i, next.psn = next.psn.next())
+      write(i, next);
+    return next;
+  };
+  write_all();
+  EXPECT_EQ(run_of(datagrams, kBytes), 5u);
+  EXPECT_EQ(run_of(std::span(datagrams).first(3 * kBytes + 1), kBytes), 3u);
+  EXPECT_EQ(run_of(std::span(datagrams).first(kBytes), kBytes), 1u);
+  EXPECT_EQ(run_of({}, kBytes), 0u);
+  Head third = head;
+  third.psn = head.psn + 2;
+  for (const auto change : {+[](Head& h) { h.psn = h.psn.next(); },
+                            +[](Head& h) { h.opcode = Opcode::of(Service::kRc, Code::kWriteLast); },
+                            +[](Head& h) { h.ack_request = true; }, +[](Head& h) { h.mark = 1; },
+                            +[](Head& h) { h.dest_qp = {0x123457}; }, +[](Head& h) { h.pkey = 1; },
+                            +[](Head& h) { h.fecn = true; }, +[](Head& h) { h.pad = 1; }}) {
+    write_all();
+    Head changed = third;
+    change(changed);
+    write(2, changed);
+    EXPECT_EQ(run_of(datagrams, kBytes), 2u);
+  }
+}
+
 }  // namespace
 }  // namespace verbena::wire

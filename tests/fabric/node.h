@@ -110,6 +110,8 @@ class Node final : public qp::SharedQueues {
   static constexpr std::size_t kBufferedMax = 256;  // frames for a node that is paused
 
   void take(Frame& frame);
+  bool receive_run(const Frame& frame, const wire::Flow& flow);
+  void receive(const Frame& frame, const wire::Flow& flow);
 
   World& world_;
   unsigned number_;

@@ -120,6 +120,17 @@ void Pair::connect() {
   engine_->start(pair_.attributes());
 }
 
+bool Pair::receive_run(wire::Unverified& packet, const Gid& from) {
+  if (is_stopped()) return false;
+  {
+    const InEngine inside;
+    if (engine_->receive_run(packet, from, pair_.responder()).seen() == 0) return false;
+  }
+  if (std::exchange(tells_packet_, false)) world_.heard(*this);
+  world_.clock.after(Duration::nanoseconds(50), [this] { drive(); });
+  return true;
+}
+
 void Pair::receive(std::span<const std::byte> datagram, const wire::Packet& packet,
                    const roce::Arrival& arrival) {
   if (is_stopped()) return;

@@ -39,6 +39,8 @@ class Pair final : public qp::QpEvents, public roce::Wire, public roce::Paths {
   Pair(World& world, Node& home, const PairOptions& options);
 
   // `packet`: what is in the datagram.
+  // False: nothing has happened.
+  bool receive_run(wire::Unverified& packet, const Gid& from);
   void receive(std::span<const std::byte> datagram, const wire::Packet& packet,
                const roce::Arrival& arrival);
   // The NIC does what there is to do.
