@@ -99,16 +99,16 @@ auto load_to(std::byte* to) {
   };
 }
 
-// The `length` bytes that come at `at` in the concatenation of the pieces.
-bool load_pieces(const Pieces& to, std::uint64_t at, const std::byte* memory, std::size_t length) {
+// Calls copy(place, number of the piece, memory, length) for the `length` bytes that come at `at`
+// in the concatenation of the pieces, and for the memory that they are copied from or to.
+template <class AnyPieces, class Byte, class Copy>
+bool for_parts(const AnyPieces& pieces, std::uint64_t at, Byte* memory, std::size_t length,
+               Copy copy) {
   while (length > 0) {
-    const auto inside = static_cast<std::size_t>(at % to.bytes);
-    const std::size_t part = std::min(length, to.bytes - inside);
-    const auto number = static_cast<std::size_t>(at / to.bytes);
-    std::byte* const place = to.first + number * to.stride + inside;
-    const bool is_copied = to.crcs ? guarded_copy_and_crc(place, memory, part, to.crcs[number])
-                                   : guarded_copy(place, memory, part);
-    if (!is_copied) return false;
+    const auto inside = static_cast<std::size_t>(at % pieces.bytes);
+    const std::size_t part = std::min(length, pieces.bytes - inside);
+    const auto number = static_cast<std::size_t>(at / pieces.bytes);
+    if (!copy(pieces.first + number * pieces.stride + inside, number, memory, part)) return false;
     at += part;
     memory += part;
     length -= part;
@@ -116,19 +116,21 @@ bool load_pieces(const Pieces& to, std::uint64_t at, const std::byte* memory, st
   return true;
 }
 
-// The other way round.
+bool load_pieces(const Pieces& to, std::uint64_t at, const std::byte* memory, std::size_t length) {
+  return for_parts(
+      to, at, memory, length,
+      [&](std::byte* place, std::size_t number, const std::byte* from, std::size_t part) {
+        return to.crcs ? guarded_copy_and_crc(place, from, part, to.crcs[number])
+                       : guarded_copy(place, from, part);
+      });
+}
+
 bool store_pieces(const ConstPieces& from, std::uint64_t at, std::byte* memory,
                   std::size_t length) {
-  while (length > 0) {
-    const auto inside = static_cast<std::size_t>(at % from.bytes);
-    const std::size_t part = std::min(length, from.bytes - inside);
-    const auto number = static_cast<std::size_t>(at / from.bytes);
-    if (!guarded_copy(memory, from.first + number * from.stride + inside, part)) return false;
-    at += part;
-    memory += part;
-    length -= part;
-  }
-  return true;
+  return for_parts(from, at, memory, length,
+                   [](const std::byte* place, std::size_t, std::byte* to, std::size_t part) {
+                     return guarded_copy(to, place, part);
+                   });
 }
 
 auto store_from(const ConstPieces& from, std::uint64_t before) {

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -30,6 +31,15 @@ class Transfer : public testing::Test {
     for (std::size_t i = 0; i < length; ++i)
       bytes[i] = static_cast<std::byte>(i * 7 + i / 256);
     return bytes;
+  }
+
+  // 155 bytes, in `pages` and elsewhere.
+  std::array<Sge, 3> list_over(const TestPages& second) {
+    const MemoryKey first_key = add(region_of(pages));
+    const MemoryKey second_key = add(region_of(second));
+    return {{{.address = pages.address() + 10, .length = 5, .key = first_key},
+             {.address = second.address() + 20, .length = 100, .key = second_key},
+             {.address = pages.address() + 500, .length = 50, .key = first_key}}};
   }
 
   KernelRandom random;
@@ -121,11 +131,7 @@ TEST_F(Transfer, AListIsOneRowOfBytes) {
 
 TEST_F(Transfer, PiecesAreFilledOneAfterTheOther) {
   const TestPages second(1);
-  const MemoryKey first_key = add(region_of(pages));
-  const MemoryKey second_key = add(region_of(second));
-  const Sge list[] = {{.address = pages.address() + 10, .length = 5, .key = first_key},
-                      {.address = second.address() + 20, .length = 100, .key = second_key},
-                      {.address = pages.address() + 500, .length = 50, .key = first_key}};
+  const auto list = list_over(second);
   const std::vector<std::byte> sent = numbered(155);
   ASSERT_TRUE(scatter(table, kDomain, list, 0, sent));
   constexpr std::size_t kStride = 40;
@@ -161,11 +167,7 @@ TEST_F(Transfer, PiecesAreFilledOneAfterTheOther) {
 
 TEST_F(Transfer, PiecesAreStoredOneAfterTheOther) {
   const TestPages second(1);
-  const MemoryKey first_key = add(region_of(pages));
-  const MemoryKey second_key = add(region_of(second));
-  const Sge list[] = {{.address = pages.address() + 10, .length = 5, .key = first_key},
-                      {.address = second.address() + 20, .length = 100, .key = second_key},
-                      {.address = pages.address() + 500, .length = 50, .key = first_key}};
+  const auto list = list_over(second);
   constexpr std::size_t kStride = 40;
   const std::vector<std::byte> room = numbered(5 * kStride);
   for (std::size_t bytes = 1; bytes <= 31; ++bytes) {
@@ -184,8 +186,8 @@ TEST_F(Transfer, PiecesAreStoredOneAfterTheOther) {
           ASSERT_TRUE(gather(table, kDomain, list, offset, got));
         } else {
           const std::uint64_t address = pages.address() + offset;
-          ASSERT_TRUE(write_pieces(table, kDomain, first_key, address, pieces));
-          ASSERT_TRUE(read_range(table, kDomain, first_key, address, got));
+          ASSERT_TRUE(write_pieces(table, kDomain, list[0].key, address, pieces));
+          ASSERT_TRUE(read_range(table, kDomain, list[0].key, address, got));
         }
         ASSERT_EQ(got, expected) << bytes << " from " << offset;
         const auto written = [](const TestPages& some) {
