@@ -277,6 +277,8 @@ std::size_t WireNic::receive_run(std::span<const port::Received> packets, Qp& qp
   const std::size_t bytes = first.payload.size();
   const bool is_long = bytes > port::UdpChannel::kBytesMax;
   if (!is_long || first.to == Gid{} || first.ecn == port::Ecn::kCongested) return 0;
+  // Of others none are looked for behind it.
+  if (!wire::parse_middle(first.payload)) return 0;
   // Those of a train lie behind each other.
   const auto follows = [&](std::size_t i) {
     return packets[i].payload.size() == bytes &&
