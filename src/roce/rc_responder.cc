@@ -15,6 +15,8 @@ namespace {
 
 // A requester of ours asks for acknowledgements, and what comes in one train is read together.
 constexpr std::uint32_t kUnacknowledgedMaxAgreed = 128;
+// So much of a train is verified before it is placed: it stays in the nearest cache meanwhile.
+constexpr std::size_t kRunBytes = 20 * 1024;
 // Naming a gap again waits for a round trip that we do not know: longer each time.
 constexpr Duration kNameAgainAfter = Duration::microseconds(100);
 constexpr unsigned kNameAgainMost = 12;
@@ -114,7 +116,8 @@ Taken RcResponder::receive_run(const wire::Middle& piece, wire::Unverified& pack
                                qp::Responder& responder) {
   if (!is_just_next(piece.psn, responder)) return {};
   const std::size_t bytes = packets.bytes_of_each();
-  const auto some = packets.all().first(std::min(packets.all().size(), kRunMost * bytes));
+  const std::size_t most = std::clamp<std::size_t>(kRunBytes / bytes, 1, kRunMost);
+  const auto some = packets.all().first(std::min(packets.all().size(), most * bytes));
   const std::size_t count = assembly_.fitting(piece, wire::run_of(some, bytes));
   if (count == 0) return {};
   Taken taken;
