@@ -65,6 +65,24 @@ TEST_F(RcCompany, SmallMessagesWaitForItOrForTheNextAnswer) {
   EXPECT_EQ(world.near().rc().requester().counters().repeated, 0u);
 }
 
+// What makes a train worth it is fewer messages where they are longer, down to nothing.
+TEST_F(RcCompany, AsManyWaitAsFillATrain) {
+  constexpr std::uint32_t kBytes = 4096;  // sixteen are a train
+  for (int i = 0; i < 8 + 15; ++i)
+    post(SendOpcode::kWrite, kBytes);
+  EXPECT_EQ(sent(), 8u * 4);
+  post(SendOpcode::kWrite, kBytes);
+  EXPECT_EQ(sent(), 24u * 4);
+}
+
+TEST_F(RcCompany, ThoseOfNoBytesWaitAsWell) {
+  for (int i = 0; i < 8 + 31; ++i)
+    post(SendOpcode::kWrite, 0);
+  EXPECT_EQ(sent(), 8u);
+  post(SendOpcode::kWrite, 0);
+  EXPECT_EQ(sent(), 40u);
+}
+
 // Many packets on their way are one message.
 TEST_F(RcCompany, WhoTellsOfALongWriteWaitsForNothing) {
   world.far().post_receive(1, 0, 100);

@@ -87,10 +87,12 @@ TEST_F(WireRelay, WhatIsRepeatedMeanwhileIsNotExecutedTwice) {
   run();
   EXPECT_EQ(done(), 1u);
   EXPECT_EQ(relay.poll().size(), 1u);
+  const std::uint64_t repeated = near().rc().requester().counters().repeated;
   near().post(request(SendOpcode::kFetchAdd), 0, 8);
   run();
   EXPECT_EQ(done(), 1u);
   EXPECT_EQ(relay.executed_atomics, 1u);
+  EXPECT_EQ(near().rc().requester().counters().repeated, repeated) << "it was answered";
 }
 
 TEST_F(WireRelay, WithoutAReceiveThePeerTriesAgain) {

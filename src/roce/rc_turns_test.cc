@@ -1,0 +1,106 @@
+// SPDX-License-Identifier: MIT
+// A turn does no more than its budget allows, and says whether there is more: whoever gives turns
+// would not come back otherwise.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+#include "roce/test_world.h"
+
+namespace verbena::roce {
+namespace {
+
+using queues::SendOpcode;
+using testing::AllOf;
+using testing::Each;
+using testing::SizeIs;
+
+// The far end is given its turns one by one.
+class RcTurns : public testing::Test {
+ protected:
+  RcTurns() {
+    world.link.options.backlog_max = Duration::milliseconds(1);
+    world.link.tap = [this](int from, const wire::Packet& packet) {
+      if (from == 0) asks_.push_back(packet.ack_request);
+      answers_ += from == 1 ? 1 : 0;
+      return true;
+    };
+  }
+  qp::SendRequest request(SendOpcode opcode) {
+    return {.opcode = opcode,
+            .remote_address = world.far().address(0),
+            .remote_key = world.far().key,
+            .compare_add = 1};
+  }
+  // What was posted comes to the far end, which has no turn yet.
+  void deliver() {
+    world.near().turn();
+    while (!world.link.is_empty()) {
+      InTransit packet = world.link.take();
+      ASSERT_EQ(packet.to, 1);
+      world.far().receive(packet);
+      world.link.give_back(std::move(packet.bytes));
+    }
+  }
+  // How many packets it answered, in each turn until nothing is left.
+  std::vector<unsigned> serve(const qp::Budget& each) {
+    std::vector<unsigned> counts;
+    for (bool more = true; more && counts.size() < 100;) {
+      const unsigned before = answers_;
+      qp::Budget budget = each;
+      more = world.far().engine->serve(world.far().pair.responder(), budget, world.now());
+      counts.push_back(answers_ - before);
+    }
+    return counts;
+  }
+
+  TestWorld world;
+  std::vector<bool> asks_;
+
+ private:
+  unsigned answers_ = 0;
+};
+
+TEST_F(RcTurns, AReadIsAnsweredAsFarAsTheBudgetOfEachGoes) {
+  for (std::size_t i = 0; i < 10 * 1024; ++i)
+    world.far().memory[i] = static_cast<std::byte>(i % 251);
+  world.near().post(request(SendOpcode::kRead), 20'000, 10 * 1024);
+  deliver();
+  EXPECT_THAT(serve({.bytes = 2048}), AllOf(SizeIs(5), Each(2u)));
+  world.run(kSoon);
+  EXPECT_EQ(world.near().poll().size(), 1u);
+  EXPECT_TRUE(equal(world.near(), 20'000, world.far(), 0, 10 * 1024));
+}
+
+TEST_F(RcTurns, AnAtomicTakesOfTheBudget) {
+  for (std::size_t i = 0; i < 4; ++i)
+    world.near().post(request(SendOpcode::kFetchAdd), 1024 + 8 * i, 8);
+  deliver();
+  EXPECT_THAT(serve({.operations = 1}), AllOf(SizeIs(4), Each(1u)));
+  world.run(kSoon);
+  EXPECT_EQ(world.near().poll().size(), 4u);
+  for (std::size_t i = 0; i < 4; ++i) {
+    std::uint64_t before = 0;
+    std::memcpy(&before, &world.near().memory[1024 + 8 * i], sizeof before);
+    EXPECT_EQ(before, i);
+  }
+}
+
+// A responder may take AckReq for what decides whether an answer leaves now.
+TEST_F(RcTurns, WhatIsAnsweredByItselfAsks) {
+  world.near().post(request(SendOpcode::kRead), 1024, 3000);
+  world.near().post(request(SendOpcode::kFetchAdd), 1024, 8);
+  world.near().post(request(SendOpcode::kAtomicWrite), 1024, 8);
+  auto flush = request(SendOpcode::kFlush);
+  flush.flush = {.length = 8, .global_visibility = true};
+  world.near().post(flush, 0, 0);
+  world.run(kSoon);
+  EXPECT_EQ(world.near().poll().size(), 4u);
+  EXPECT_THAT(asks_, AllOf(SizeIs(4), Each(true)));
+}
+
+}  // namespace
+}  // namespace verbena::roce
