@@ -18,7 +18,9 @@ using wire::Kind;
 constexpr std::uint32_t kLong = 10'000;  // ten packets
 
 struct RcLoss : testing::Test {
-  TestWorld world{EndOptions{.timeout = 12}};  // 16 ms: nothing here may wait for it
+  explicit RcLoss(const InFlight& in_flight = {})
+      : world(EndOptions{.timeout = 12, .in_flight = in_flight}) {}
+  TestWorld world;  // times out after 16 ms: nothing here may wait for it
 
   qp::SendRequest remote(SendOpcode opcode, std::size_t offset = 0) {
     return {.opcode = opcode,
@@ -123,6 +125,27 @@ TEST_F(RcLoss, AsksOnlyForTheMissingPartOfARead) {
   world.near().post(remote(SendOpcode::kRead), 100'000, kLong);
   EXPECT_TRUE(finishes(kSoon));
   EXPECT_THAT(asked, testing::ElementsAre(kLong, 1024));
+}
+
+struct RcLossOfLongParts : RcLoss {
+  RcLossOfLongParts() : RcLoss({.packets = 256, .bytes = 1 << 20}) {}
+};
+
+// Nothing shows that the responder has seen it, and a part of it would be another request.
+TEST_F(RcLossOfLongParts, AProbeAsksForTheWholeOfAReadThatNobodyAnswered) {
+  constexpr std::uint32_t kRead = 40 * 1024;  // more packets than a probe has
+  warm_up();
+  std::vector<std::uint32_t> asked;
+  lose(0, 1, [](const wire::Packet& p) { return p.shape->kind == Kind::kReadRequest; });
+  const auto first = world.link.tap;
+  world.link.tap = [first, &asked](int from, const wire::Packet& p) {
+    if (p.shape->kind == Kind::kReadRequest) asked.push_back(p.dma_length);
+    return first(from, p);
+  };
+  world.near().post(remote(SendOpcode::kRead), 100'000, kRead);
+  EXPECT_TRUE(finishes(kSoon));
+  EXPECT_EQ(requester().probes, 1u);
+  EXPECT_THAT(asked, testing::ElementsAre(kRead, kRead));
 }
 
 // A program is told that its peer has read, and takes its memory back; what comes then has been on
