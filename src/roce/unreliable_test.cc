@@ -50,6 +50,19 @@ TEST_F(Uc, SendsAndWrites) {
   EXPECT_TRUE(equal(world.near(), kFivePackets, world.far(), 50'000, kFivePackets));
 }
 
+TEST_F(Uc, SendsNoMoreThanItsBudgetAtATime) {
+  fill(world.near(), 0, kFivePackets, 1);
+  world.far().post_receive(1, 0, kFivePackets);
+  send(0, kFivePackets);
+  qp::Budget budget{.bytes = 2048};
+  world.near().engine->issue(world.near().pair.window(), budget, world.now());
+  EXPECT_EQ(world.link.packets, 2u);
+  EXPECT_TRUE(budget.spent());
+  world.run(kMoment);
+  EXPECT_EQ(world.link.packets, 5u);
+  EXPECT_TRUE(equal(world.near(), 0, world.far(), 0, kFivePackets));
+}
+
 // Of three messages of five packets each, every single packet and every pair lost: the messages
 // that have none of them arrive, in order, and no other.
 TEST_F(Uc, LosesTheMessageInWhichAPacketIsLost) {
