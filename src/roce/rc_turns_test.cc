@@ -24,7 +24,7 @@ class RcTurns : public testing::Test {
   RcTurns() {
     world.link.options.backlog_max = Duration::milliseconds(1);
     world.link.tap = [this](int from, const wire::Packet& packet) {
-      if (from == 0) asks_.push_back(packet.ack_request);
+      if (from == 0) asks.push_back(packet.ack_request);
       answers_ += from == 1 ? 1 : 0;
       return true;
     };
@@ -58,7 +58,7 @@ class RcTurns : public testing::Test {
   }
 
   TestWorld world;
-  std::vector<bool> asks_;
+  std::vector<bool> asks;
 
  private:
   unsigned answers_ = 0;
@@ -99,7 +99,7 @@ TEST_F(RcTurns, WhatIsAnsweredByItselfAsks) {
   world.near().post(flush, 0, 0);
   world.run(kSoon);
   EXPECT_EQ(world.near().poll().size(), 4u);
-  EXPECT_THAT(asks_, AllOf(SizeIs(4), Each(true)));
+  EXPECT_THAT(asks, AllOf(SizeIs(4), Each(true)));
 }
 
 }  // namespace
