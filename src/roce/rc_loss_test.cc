@@ -46,6 +46,13 @@ struct RcLoss : testing::Test {
       return false;
     };
   }
+  // How many bytes each READ request asks for, also those that are lost.
+  void note_reads(std::vector<std::uint32_t>& asked) {
+    world.link.tap = [before = world.link.tap, &asked](int from, const wire::Packet& p) {
+      if (p.shape->kind == Kind::kReadRequest) asked.push_back(p.dma_length);
+      return before(from, p);
+    };
+  }
   const RequesterCounters& requester() { return world.near().rc().requester().counters(); }
   const ResponderCounters& responder() { return world.far().rc().responder().counters(); }
   bool finishes(Duration within) {
@@ -114,14 +121,10 @@ TEST_F(RcLoss, AnAcknowledgementBehindAReadAsksForItAgain) {
 
 TEST_F(RcLoss, AsksOnlyForTheMissingPartOfARead) {
   warm_up();
-  std::vector<std::uint32_t> asked;
   lose(1, 1,
        [](const wire::Packet& p) { return p.opcode.code() == wire::Code::kReadResponseMiddle; });
-  const auto first = world.link.tap;
-  world.link.tap = [first, &asked](int from, const wire::Packet& p) {
-    if (p.shape->kind == Kind::kReadRequest) asked.push_back(p.dma_length);
-    return first(from, p);
-  };
+  std::vector<std::uint32_t> asked;
+  note_reads(asked);
   world.near().post(remote(SendOpcode::kRead), 100'000, kLong);
   EXPECT_TRUE(finishes(kSoon));
   EXPECT_THAT(asked, testing::ElementsAre(kLong, 1024));
@@ -135,13 +138,9 @@ struct RcLossOfLongParts : RcLoss {
 TEST_F(RcLossOfLongParts, AProbeAsksForTheWholeOfAReadThatNobodyAnswered) {
   constexpr std::uint32_t kRead = 40 * 1024;  // more packets than a probe has
   warm_up();
-  std::vector<std::uint32_t> asked;
   lose(0, 1, [](const wire::Packet& p) { return p.shape->kind == Kind::kReadRequest; });
-  const auto first = world.link.tap;
-  world.link.tap = [first, &asked](int from, const wire::Packet& p) {
-    if (p.shape->kind == Kind::kReadRequest) asked.push_back(p.dma_length);
-    return first(from, p);
-  };
+  std::vector<std::uint32_t> asked;
+  note_reads(asked);
   world.near().post(remote(SendOpcode::kRead), 100'000, kRead);
   EXPECT_TRUE(finishes(kSoon));
   EXPECT_EQ(requester().probes, 1u);
