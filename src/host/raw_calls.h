@@ -14,6 +14,7 @@
 #include <sys/vfs.h>
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
@@ -111,6 +112,21 @@ inline ssize_t sendmsg(int fd, const msghdr& message, int flags) {
 }
 inline ssize_t recvmsg(int fd, msghdr& message, int flags) {
   return syscall(SYS_recvmsg, fd, &message, flags);
+}
+
+// Pipes, as a way of pages to somewhere else.
+inline bool make_pipe(std::array<int, 2>& ends) {  // to read, and to write
+  return syscall(SYS_pipe2, ends.data(), O_CLOEXEC | O_NONBLOCK) == 0;
+}
+// In bytes, of whole pages.
+inline long pipe_size(int fd) { return syscall(SYS_fcntl, fd, F_GETPIPE_SZ); }
+// The pipe holds the pages themselves, and not a copy.
+inline ssize_t lend_pages(int pipe, const iovec& piece) {
+  return quick_call(SYS_vmsplice, {pipe, &piece, 1, SPLICE_F_NONBLOCK, nullptr, 0});
+}
+inline ssize_t splice(int pipe, int to, std::size_t size) {
+  return quick_call(SYS_splice, {pipe, nullptr, static_cast<std::size_t>(to), 0,
+                                 reinterpret_cast<const void*>(size), SPLICE_F_NONBLOCK});
 }
 
 // Waiting.

@@ -15,6 +15,7 @@ enum class Count : std::uint8_t {
   kSentTrains,
   kSentPackets,
   kSentBytes,
+  kSentUncopied,    // trains: the kernel took the pages that they lie in
   kSendFull,        // trains that found no room; not taken
   kDroppedTooLong,  // packets: longer than the way out takes
   kDroppedRefused,  // packets: by a filter, a firewall, or for want of a route

@@ -111,7 +111,10 @@ ImpairedPort::ImpairedPort(Port& inner, const ImpairedOptions& options)
 
 Limits ImpairedPort::limits() const {
   Limits limits = inner_.limits();
-  if (impairs_out_) limits.segments_max = 1;
+  if (impairs_out_) {
+    limits.segments_max = 1;
+    limits.sends_uncopied = false;
+  }
   return limits;
 }
 

@@ -48,6 +48,9 @@ struct Train {
   Route route{};
   std::span<const std::byte> bytes{};
   std::uint32_t segment_size = 0;
+  // The bytes stay as they are until the peer has acknowledged them, and nobody but it may see
+  // what comes there after: a port may send them without a copy.
+  bool is_kept = false;
 
   std::size_t packets() const {
     return bytes.empty() ? 0 : (bytes.size() + segment_size - 1) / segment_size;
@@ -78,6 +81,7 @@ struct Limits {
   // where they are small. More than this in flight towards the port is lost.
   std::uint32_t receive_bytes = 0;
   std::uint32_t receive_packets = 0;
+  bool sends_uncopied = false;  // trains that are kept, mostly
 };
 
 enum class RouteError : std::uint8_t {

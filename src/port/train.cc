@@ -34,30 +34,47 @@ std::uint32_t TrainBuilder::fitting(std::uint32_t size, std::uint32_t most) cons
     segments -= in_last_;
     bytes -= last.bytes.size();
   }
-  bytes = std::min(bytes, bytes_max_ - used_);
+  bytes = std::min(bytes, room_.size());
   return static_cast<std::uint32_t>(std::min({std::size_t{most}, segments, bytes / size}));
 }
 
 auto TrainBuilder::place(const Route& route, std::uint32_t size, std::uint32_t most)
     -> std::optional<Place> {
   VERBENA_ASSERT(size > 0);
-  placed_ = 0;
-  if (size > limits_.train_bytes_max || used_ + size > bytes_max_) return std::nullopt;
   starts_train_ = !continues(route, size);
-  if (starts_train_ && trains_.size() == trains_max_) return std::nullopt;
+  is_kept_ = false;
   route_ = route;
+  return place_in(
+      starts_train_ ? std::span(buffer_.get(), bytes_max_).subspan(used_) : behind_last_, size,
+      most);
+}
+
+auto TrainBuilder::place_kept(const Route& route, std::uint32_t size, std::uint32_t most,
+                              std::span<std::byte> berth) -> std::optional<Place> {
+  VERBENA_ASSERT(size > 0 && berth.size() >= limits_.train_bytes_max && begins_train(route, size));
+  starts_train_ = is_kept_ = true;
+  route_ = route;
+  return place_in(berth, size, most);
+}
+
+auto TrainBuilder::place_in(std::span<std::byte> room, std::uint32_t size, std::uint32_t most)
+    -> std::optional<Place> {
+  placed_ = 0;
+  if (size > limits_.train_bytes_max || size > room.size()) return std::nullopt;
+  if (starts_train_ && trains_.size() == trains_max_) return std::nullopt;
+  room_ = room;
   placed_ = size;
   packets_ = most == 1 ? 1 : fitting(size, most);
   const std::size_t index = starts_train_ ? 0 : in_last_;
-  return Place{std::span(buffer_.get() + used_, std::size_t{size} * packets_),
-               static_cast<std::uint16_t>(index), packets_};
+  return Place{room.first(std::size_t{size} * packets_), static_cast<std::uint16_t>(index),
+               packets_};
 }
 
 void TrainBuilder::commit() {
   VERBENA_ASSERT(placed_ > 0);
   const std::size_t bytes = std::size_t{placed_} * packets_;
   if (starts_train_) {
-    trains_.push_back({route_, std::span(buffer_.get() + used_, bytes), placed_});
+    trains_.push_back({route_, room_.first(bytes), placed_, is_kept_});
     in_last_ = packets_;
     closed_ = false;
   } else {
@@ -66,7 +83,8 @@ void TrainBuilder::commit() {
     in_last_ += packets_;
     closed_ = placed_ < last.segment_size;
   }
-  used_ += bytes;
+  if (is_own(room_.data())) used_ += bytes;
+  behind_last_ = room_.subspan(bytes);
   placed_ = 0;
 }
 
@@ -86,12 +104,16 @@ void TrainBuilder::keep_from(std::size_t first) {
   trains_.erase(trains_.begin(), trains_.begin() + static_cast<std::ptrdiff_t>(first));
   if (trains_.empty()) return clear();
   if (first == 0) return;
-  const std::byte* const from = trains_.front().bytes.data();
-  const auto moved = static_cast<std::size_t>(from - buffer_.get());
-  used_ -= moved;
-  std::memmove(buffer_.get(), from, used_);
-  for (Train& train : trains_)
-    train.bytes = std::span(train.bytes.data() - moved, train.bytes.size());
+  used_ = 0;
+  for (Train& train : trains_) {
+    if (!is_own(train.bytes.data())) continue;
+    std::byte* const to = buffer_.get() + used_;
+    std::memmove(to, train.bytes.data(), train.bytes.size());
+    train.bytes = std::span(to, train.bytes.size());
+    used_ += train.bytes.size();
+  }
+  if (is_own(trains_.back().bytes.data()))
+    behind_last_ = std::span(buffer_.get(), bytes_max_).subspan(used_);
 }
 
 void TrainBuilder::clear() {

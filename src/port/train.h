@@ -37,7 +37,23 @@ class TrainBuilder {
   // packet is longer than a train can be. A place that is not committed is forgotten by the next
   // call.
   std::optional<Place> place(const Route& route, std::uint32_t size, std::uint32_t most = 1);
+  // Whether such a packet begins a train.
+  bool begins_train(const Route& route, std::uint32_t size) const {
+    return !continues(route, size);
+  }
+  // Of packets that begin one, which is built in `berth`: memory that is the caller's, with room
+  // for the longest train, and as Train::is_kept says.
+  std::optional<Place> place_kept(const Route& route, std::uint32_t size, std::uint32_t most,
+                                  std::span<std::byte> berth);
   void commit();
+  // The last train is, so far.
+  bool is_last_kept() const { return !trains_.empty() && trains_.back().is_kept; }
+  // The last train, or all: to be sent by a copy after all.
+  void copy_last() { trains_.back().is_kept = false; }
+  void copy_all() {
+    for (Train& train : trains_)
+      train.is_kept = false;
+  }
 
   bool empty() const { return trains_.empty(); }
   // What is ready, for a port's send(). Good until the next place() or flush().
@@ -51,20 +67,27 @@ class TrainBuilder {
  private:
   bool continues(const Route& route, std::uint32_t size) const;
   std::uint32_t fitting(std::uint32_t size, std::uint32_t most) const;
+  std::optional<Place> place_in(std::span<std::byte> room, std::uint32_t size, std::uint32_t most);
+  bool is_own(const std::byte* at) const {
+    return at >= buffer_.get() && at < buffer_.get() + bytes_max_;
+  }
   void keep_from(std::size_t first);
 
   Limits limits_;  // segments_max falls with the port's
   const std::size_t trains_max_;
   const std::size_t bytes_max_;
   const std::unique_ptr<std::byte[]> buffer_;
-  std::size_t used_ = 0;
+  std::size_t used_ = 0;  // of the buffer
   std::vector<Train> trains_;
+  std::span<std::byte> behind_last_;  // where the last train may go on
   // The place that was given last.
   Route route_;
-  std::uint32_t placed_ = 0;  // bytes of each of its packets
+  std::span<std::byte> room_;  // of it and what may follow
+  std::uint32_t placed_ = 0;   // bytes of each of its packets
   std::uint32_t packets_ = 1;
   std::uint32_t in_last_ = 0;  // packets of the last train
   bool starts_train_ = false;
+  bool is_kept_ = false;
   bool closed_ = false;  // the last train has its short packet
 };
 

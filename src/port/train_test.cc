@@ -137,6 +137,99 @@ TEST_F(TrainTest, WhatThePortDoesNotTakeStaysInOrder) {
   EXPECT_EQ(port.numbers, (std::vector<std::uint32_t>{0, 1, 2, 3, 4}));
 }
 
+// ------------------------------------------------------------------ trains in the caller's memory
+
+class KeptTrainTest : public TrainTest {
+ protected:
+  // Packets of a train that begins in the berth; how many have found room.
+  std::uint32_t begin(std::uint32_t size, std::uint32_t most) {
+    const auto place = builder.place_kept(kRouteHere, size, most, berth);
+    if (!place) return 0;
+    EXPECT_EQ(place->room.data(), berth.data());
+    EXPECT_EQ(place->ip_id, 0);
+    EXPECT_EQ(place->room.size(), std::size_t{size} * place->packets);
+    for (std::uint32_t i = 0; i < place->packets; ++i)
+      write_packet(place->room.subspan(std::size_t{i} * size, size), kRouteHere.slot, number++);
+    builder.commit();
+    return place->packets;
+  }
+  std::array<std::byte, 1024> berth{};
+};
+
+TEST_F(KeptTrainTest, GoesOnWhereItBegan) {
+  EXPECT_TRUE(builder.begins_train(kRouteHere, 100));
+  EXPECT_EQ(begin(100, 3), 3u);
+  EXPECT_FALSE(builder.begins_train(kRouteHere, 100));
+  EXPECT_TRUE(builder.begins_train(kRouteHere, 101));
+  EXPECT_EQ(put(kRouteHere, 100), 3);
+  EXPECT_EQ(put(kRouteHere, 50), 4);
+  EXPECT_TRUE(builder.is_last_kept());
+  EXPECT_EQ(put(kRouteHere, 50), 0);
+  EXPECT_FALSE(builder.is_last_kept());
+  ASSERT_EQ(builder.trains().size(), 2u);
+  EXPECT_TRUE(builder.trains()[0].is_kept);
+  EXPECT_EQ(builder.trains()[0].bytes.data(), berth.data());
+  EXPECT_EQ(builder.trains()[0].bytes.size(), 450u);
+  EXPECT_FALSE(builder.trains()[1].is_kept);
+}
+
+TEST_F(KeptTrainTest, IsNoLongerThanOthers) {
+  EXPECT_EQ(begin(100, 20), 8u);
+  EXPECT_TRUE(builder.begins_train(kRouteHere, 100));
+  builder.clear();
+  EXPECT_EQ(begin(300, 20), 3u);
+  builder.clear();
+  EXPECT_EQ(begin(1001, 1), 0u);
+}
+
+TEST_F(KeptTrainTest, TakesNothingOfTheBuffer) {
+  EXPECT_EQ(begin(100, 8), 8u);
+  std::size_t others = 0;
+  while (put(kRouteThere, 990))
+    ++others;
+  EXPECT_EQ(others, 3u) << "of four trains";
+  EXPECT_EQ(begin(100, 8), 0u) << "no more trains";
+}
+
+TEST_F(KeptTrainTest, StaysWhereItIsWhenOthersMove) {
+  put(kRouteThere, 300);
+  put(kRouteHere, 200);
+  EXPECT_EQ(begin(250, 4), 4u);
+  put(kRouteThere, 400);
+  port.takes = 1;
+  EXPECT_FALSE(builder.flush(port, {}));
+  ASSERT_EQ(builder.trains().size(), 3u);
+  EXPECT_EQ(builder.trains()[1].bytes.data(), berth.data());
+  EXPECT_EQ(put(kRouteThere, 400), 1);
+  EXPECT_FALSE(builder.flush(port, {}));
+  EXPECT_FALSE(builder.flush(port, {}));
+  EXPECT_TRUE(builder.flush(port, {}));
+  EXPECT_EQ(port.numbers, (std::vector<std::uint32_t>{0, 1, 2, 3, 4, 5, 6, 7}));
+}
+
+TEST_F(KeptTrainTest, GoesOnAfterOthersHaveLeft) {
+  put(kRouteThere, 300);
+  EXPECT_EQ(begin(100, 2), 2u);
+  port.takes = 1;
+  EXPECT_FALSE(builder.flush(port, {}));
+  EXPECT_EQ(put(kRouteHere, 100), 2);
+  EXPECT_EQ(builder.trains()[0].bytes.data(), berth.data());
+  EXPECT_EQ(builder.trains()[0].bytes.size(), 300u);
+  EXPECT_TRUE(builder.flush(port, {}));
+  EXPECT_EQ(port.numbers, (std::vector<std::uint32_t>{0, 1, 2, 3}));
+}
+
+TEST_F(KeptTrainTest, MayBeCopiedAfterAll) {
+  EXPECT_EQ(begin(100, 2), 2u);
+  put(kRouteThere, 300);
+  EXPECT_EQ(begin(200, 2), 2u);
+  builder.copy_last();
+  EXPECT_FALSE(builder.is_last_kept());
+  EXPECT_TRUE(builder.trains()[0].is_kept);
+  builder.copy_all();
+  EXPECT_FALSE(builder.trains()[0].is_kept);
+}
+
 TEST_F(TrainTest, TheBufferIsThereAgainAfterAFlush) {
   for (int round = 0; round < 5; ++round) {
     for (int i = 0; i < 3; ++i)

@@ -119,6 +119,10 @@ void UdpPort::leave_multicast(const Gid& group, std::uint32_t interface) {
 
 std::optional<SlotNumber> UdpPort::check_sockets() {
   senders_.check();
+  {
+    const std::lock_guard lock(pages_lock_);
+    std::erase_if(page_senders_, [](const auto& each) { return !each->check(); });
+  }
   if (connected_ && !connected_->is_open()) end_conversation();
   const auto closed = std::ranges::find_if(receivers_, [](const auto& r) { return !r->is_open(); });
   if (closed == receivers_.end()) return std::nullopt;
@@ -126,10 +130,12 @@ std::optional<SlotNumber> UdpPort::check_sockets() {
 }
 
 Limits UdpPort::limits() const {
-  return {.segments_max = offload_.load(std::memory_order_relaxed) ? kSegmentsMax : 1,
+  const bool has_trains = offload_.load(std::memory_order_relaxed);
+  return {.segments_max = has_trains ? kSegmentsMax : 1,
           .train_bytes_max = kTrainBytesMax,
           .receive_bytes = receive_bytes_,
-          .receive_packets = receive_packets_};
+          .receive_packets = receive_packets_,
+          .sends_uncopied = has_trains && PageSender::is_possible()};
 }
 
 std::uint16_t UdpPort::source_port(const Route& route) { return senders_.get(route).port; }
@@ -146,10 +152,14 @@ std::size_t UdpPort::send(std::span<const Train> trains, Instant) {
       ++taken;
       continue;
     }
+    if (first.is_kept && send_pages(first, by)) {
+      ++taken;
+      continue;
+    }
     // As many as one call takes on one socket.
     std::size_t run = 1;
     while (run < kTrainsPerCall && taken + run < trains.size() && is_good(trains[taken + run]) &&
-           senders_.get(trains[taken + run].route).fd == by.fd) {
+           !trains[taken + run].is_kept && senders_.get(trains[taken + run].route).fd == by.fd) {
       ++run;
     }
     const std::size_t sent = send_run(trains.subspan(taken, run), by);
@@ -160,6 +170,29 @@ std::size_t UdpPort::send(std::span<const Train> trains, Instant) {
     }
   }
   return taken;
+}
+
+// False: it was not, and wants to be copied.
+bool UdpPort::send_pages(const Train& train, const Sender& by) {
+  if (train.bytes.size() < PageSender::kBytesLeast || !limits().sends_uncopied) return false;
+  const std::unique_lock lock(pages_lock_, std::try_to_lock);
+  if (!lock) return false;
+  const auto is_like = [&](const auto& each) { return each->is_like(by); };
+  auto sender = std::ranges::find_if(page_senders_, is_like);
+  if (sender == page_senders_.end()) {
+    std::erase_if(page_senders_, [](const auto& each) { return !each->check(); });
+    if (page_senders_left_ == 0) return false;
+    --page_senders_left_;
+    auto made = PageSender::open(by, train.route, options_.send_buffer);
+    if (!made) return false;
+    sender = page_senders_.insert(page_senders_.end(), std::move(made));
+  }
+  if (!(*sender)->send(train, options_.port)) return false;
+  counters_.add(Count::kSentPackets, train.packets());
+  counters_.add(Count::kSentBytes, train.bytes.size());
+  counters_.add(Count::kSentTrains);
+  counters_.add(Count::kSentUncopied);
+  return true;
 }
 
 // At least the first one is gone or dropped, or there is no room (0).

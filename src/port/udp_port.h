@@ -27,6 +27,7 @@
 #include "port/alternation.h"
 #include "port/connected_receiver.h"
 #include "port/handover.h"
+#include "port/page_sender.h"
 #include "port/port.h"
 #include "port/steering.h"
 #include "port/udp_channel.h"
@@ -97,8 +98,10 @@ class UdpPort final : public Port {
   const Counters& counters() override;
 
  private:
+  bool send_pages(const Train& train, const Sender& by);
   std::size_t send_run(std::span<const Train> run, const Sender& by);
   static constexpr std::size_t kTrainsPerCall = 16;
+  static constexpr unsigned kPageSendersMost = 16;
   std::size_t send_together(std::span<const Train> run, const Sender& by);
   bool give_up(const Train& train, const Sender& by, int error);
   void send_singly(const Train& train, const Sender& by);
@@ -116,6 +119,11 @@ class UdpPort final : public Port {
   std::atomic<bool> offload_;
   Counters counters_;
   UdpSenders senders_;
+
+  // Held while a train is sent: who finds it taken sends his by a copy.
+  Mutex pages_lock_;
+  std::vector<std::unique_ptr<PageSender>> page_senders_;
+  unsigned page_senders_left_ = kPageSendersMost;  // that may still be made
 
   std::vector<std::unique_ptr<UdpReceiver>> receivers_;
   std::vector<int> descriptors_;

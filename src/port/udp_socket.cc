@@ -114,6 +114,23 @@ std::uint16_t port_of(const sockaddr_storage& name) {
   return 0;
 }
 
+// -1, and errno.
+int make_unbound_sender(std::uint32_t buffer) {
+  const int fd = make_dual_socket();
+  if (fd < 0) return fd;
+  // Nobody answers to this port; whatever comes is dropped before it takes memory.
+  sock_filter drop{BPF_RET | BPF_K, 0, 0, 0};
+  set(fd, SOL_SOCKET, SO_ATTACH_FILTER, sock_fprog{1, &drop});
+  bool good = set(fd, IPPROTO_IP, IP_MTU_DISCOVER, int{IP_PMTUDISC_PROBE});
+  if (has_ipv6_sockets()) {
+    good = good && set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, int{IPV6_PMTUDISC_PROBE});
+  }
+  if (buffer > 0) {
+    set(fd, SOL_SOCKET, SO_SNDBUF, static_cast<int>(std::min<std::uint32_t>(buffer, 1 << 30)));
+  }
+  return good ? fd : give_up(fd);
+}
+
 // An ordinary socket on loopback that gets a train from itself.
 bool try_a_train(const Gid& loopback) {
   const int fd = make_dual_socket();
@@ -285,23 +302,32 @@ int lift_descriptor(int fd) {
 }
 
 Result<Sender, SocketError> make_sender(std::uint32_t buffer, const Gid* source) {
-  int fd = make_dual_socket();
+  int fd = make_unbound_sender(buffer);
   if (fd < 0) return refuse(error_of(errno));
-  // Nobody answers to this port; whatever comes is dropped before it takes memory.
-  sock_filter drop{BPF_RET | BPF_K, 0, 0, 0};
-  set(fd, SOL_SOCKET, SO_ATTACH_FILTER, sock_fprog{1, &drop});
-  bool good = set(fd, IPPROTO_IP, IP_MTU_DISCOVER, int{IP_PMTUDISC_PROBE});
-  if (has_ipv6_sockets()) {
-    good = good && set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, int{IPV6_PMTUDISC_PROBE});
-  }
-  if (buffer > 0) {
-    set(fd, SOL_SOCKET, SO_SNDBUF, static_cast<int>(std::min<std::uint32_t>(buffer, 1 << 30)));
-  }
-  if (!good || !bind_to(source ? *source : any_address(), fd, 0))
+  if (!bind_to(source ? *source : any_address(), fd, 0))
     return refuse(error_of((give_up(fd), errno)));
   fd = lift_descriptor(fd);
   return Sender{.fd = fd, .port = bound_port(fd), .is_bound = source != nullptr};
 }
+
+// They share the port only for as long as that takes: the kernel would give it to other sockets
+// that share theirs.
+int make_sender_like(const Sender& other, const Gid& source, std::uint32_t buffer) {
+  const int fd = make_unbound_sender(buffer);
+  if (fd < 0) return -1;
+  const bool is_bound = set_on(fd, SOL_SOCKET, SO_REUSEPORT) &&
+                        set_on(other.fd, SOL_SOCKET, SO_REUSEPORT) &&
+                        bind_to(other.is_bound ? source : any_address(), fd, other.port);
+  set(other.fd, SOL_SOCKET, SO_REUSEPORT, 0);
+  if (!is_bound || !set(fd, SOL_SOCKET, SO_REUSEPORT, 0)) return give_up(fd);
+  return lift_descriptor(fd);
+}
+
+bool set_segment_size(int fd, std::uint32_t bytes) {
+  return set(fd, IPPROTO_UDP, UDP_SEGMENT, static_cast<int>(bytes));
+}
+
+bool accept_packets(int fd) { return set(fd, SOL_SOCKET, SO_DETACH_FILTER, 0); }
 
 bool can_send_trains() {
   const int fd = make_dual_socket();

@@ -96,6 +96,12 @@ struct Sender {
 };
 // For packets with this source address, or with any. kMissing: the address is not ours.
 Result<Sender, SocketError> make_sender(std::uint32_t buffer, const Gid* source = nullptr);
+// With the source port and address of another one. -1: there is none to be had.
+int make_sender_like(const Sender& other, const Gid& source, std::uint32_t buffer);
+// What is sent by this socket from now on is divided into packets of this length.
+bool set_segment_size(int fd, std::uint32_t bytes);
+// A sender that drops what it gets does not, any more.
+bool accept_packets(int fd);
 
 // Whether trains can be sent (UDP_SEGMENT, since Linux 4.18): asked, and where there is a loopback
 // interface tried.
