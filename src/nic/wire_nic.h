@@ -26,6 +26,7 @@
 #include "base/time.h"
 #include "base/types.h"
 #include "nic/error.h"
+#include "nic/kept_trains.h"
 #include "nic/multicast.h"
 #include "nic/nap.h"
 #include "nic/train_pool.h"
@@ -79,6 +80,7 @@ class WireNic final : port::HandOver {
   std::unique_ptr<port::UdpChannel> open_channel(const port::Route& route);
   void closed_channel() { channels_.fetch_sub(1, std::memory_order_relaxed); }
   TrainPool& trains() { return trains_; }
+  KeptTrains::Budget& kept_trains() { return kept_trains_; }
   WirePeers& peers() { return peers_; }
   roce::ReorderBudget& reorder_budget() { return reorder_budget_; }
   // Whether the process of this host that holds the slot takes more.
@@ -188,6 +190,7 @@ class WireNic final : port::HandOver {
   port::Port& port_;
   WireGroup group_;
   TrainPool trains_;
+  KeptTrains::Budget kept_trains_;
   WirePeers peers_;
   // What waits behind gaps, of all queue pairs. Where it does not suffice, packets come once more.
   static constexpr std::size_t kReorderBytes = 64 << 20;

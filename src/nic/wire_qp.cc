@@ -91,6 +91,8 @@ WireQp::WireQp(WireNic& nic, AddressHandles& handles, const Options& options)
                                   .queueing = kQueueing});
   }
   engine_ = roce::make_engine(settings, *this, this, congestion_.get(), when_agreed_.get());
+  may_keep_ = options.is_on_this_host && settings.type == qp::QpType::kRc &&
+              nic.port().limits().sends_uncopied;
 }
 
 // Datagrams show their GRH; and only networks mark packets.
@@ -186,8 +188,36 @@ std::optional<port::TrainBuilder::Place> WireQp::place(const port::Route& route,
   if (!builder_) builder_ = nic_.trains().take();
   auto place = builder_->place(route, size, most);
   if (place) return place;
-  if (!builder_->flush(nic_.port(), clock_now())) return std::nullopt;
+  if (!flush_builder(clock_now())) return std::nullopt;
   return builder_->place(route, size, most);
+}
+
+// A train that begins here may become a long one: then it is built where it can be sent from.
+std::optional<port::TrainBuilder::Place> WireQp::place_run(const port::Route& route,
+                                                           std::uint32_t size, std::uint32_t most) {
+  if (!may_keep_ || (builder_ && !builder_->begins_train(route, size)))
+    return place(route, size, most);
+  if (!kept_) kept_ = KeptTrains::make(nic_.kept_trains());
+  may_keep_ = kept_ != nullptr;
+  if (!may_keep_ || kept_->berth().empty()) return place(route, size, most);
+  if (!builder_) builder_ = nic_.trains().take();
+  auto place = builder_->place_kept(route, size, most, kept_->berth());
+  if (place || !flush_builder(clock_now())) return place;
+  return builder_->place_kept(route, size, most, kept_->berth());
+}
+
+// The last packet of a train that is kept. What is not data is never acknowledged, or later.
+void WireQp::note_kept(const wire::Head& last) {
+  const wire::Kind kind = wire::shape_of(last.opcode).kind;
+  if (kind != wire::Kind::kSend && kind != wire::Kind::kWrite) return builder_->copy_last();
+  kept_->extend(last.psn.next());
+}
+
+// What was sent before has another way to the peer still, and is not to change there.
+bool WireQp::flush_builder(const Now& now) {
+  const std::uint64_t repeated = may_keep_ ? engine_->sendings().repeated : 0;
+  if (std::exchange(repeated_, repeated) != repeated) builder_->copy_all();
+  return builder_->flush(nic_.port(), now);
 }
 
 bool WireQp::may_send(SlotNumber to, std::size_t bytes) {
@@ -228,6 +258,7 @@ auto WireQp::transmit(const roce::Outgoing& packet, const roce::Path& path,
   if (packet.payload_bytes != 0 && !payload(datagram.payload())) return Sent::kNoPayload;
   datagram.finish(icrc_of(path, source_port), place->ip_id);
   builder_->commit();
+  if (builder_->is_last_kept()) note_kept(packet.head);
   return Sent::kSent;
 }
 
@@ -296,7 +327,7 @@ std::uint32_t WireQp::transmit_run(const roce::Outgoing& packet, std::uint32_t m
   const port::Route route = route_of(packet, path, options_.is_on_this_host || is_near_);
   const std::uint16_t source_port = nic_.port().source_port(route);
   if (source_port == 0) return 0;
-  const auto place = this->place(route, static_cast<std::uint32_t>(size), most);
+  const auto place = place_run(route, static_cast<std::uint32_t>(size), most);
   if (!place) return 0;
   const auto datagram_at = [&](std::size_t i) { return place->room.subspan(i * size, size); };
   std::array<CrcBlock, roce::kRunMost> crcs;
@@ -315,10 +346,18 @@ std::uint32_t WireQp::transmit_run(const roce::Outgoing& packet, std::uint32_t m
   for (std::uint32_t i = 0; i < place->packets; ++i)
     wire::DatagramBuilder::finish(datagram_at(i), crcs[i]);
   builder_->commit();
+  if (builder_->is_last_kept()) {
+    if (kept_->berth().data() == place->room.data()) kept_->take(engine_->sendings().repeated);
+    kept_->extend(packet.head.psn + place->packets);
+  }
   return place->packets;
 }
 
 void WireQp::begin(const Now& now) {
+  if (kept_) {
+    const roce::Engine::Sendings sendings = engine_->sendings();
+    kept_->release(sendings.executed, sendings.repeated);
+  }
   if (!is_stuck() || retry_at_ > now) return;
   retry_at_ = Instant::never();
   flush(now);
@@ -326,7 +365,7 @@ void WireQp::begin(const Now& now) {
 
 void WireQp::flush(const Now& now) {
   if (!builder_) return;
-  if (builder_->flush(nic_.port(), now)) {
+  if (flush_builder(now)) {
     nic_.trains().give_back(std::move(builder_));
   } else {
     retry_at_ = clock_now() + kFullPause;

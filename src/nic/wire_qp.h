@@ -10,6 +10,7 @@
 #include "base/time.h"
 #include "local/datagram.h"
 #include "nic/address_handles.h"
+#include "nic/kept_trains.h"
 #include "nic/wire_nic.h"
 #include "qp/carrier.h"
 #include "roce/congestion.h"
@@ -67,6 +68,10 @@ class WireQp final : roce::Wire, roce::Paths {
   bool may_send(SlotNumber to, std::size_t bytes);
   std::optional<port::TrainBuilder::Place> place(const port::Route& route, std::uint32_t size,
                                                  std::uint32_t most = 1);
+  std::optional<port::TrainBuilder::Place> place_run(const port::Route& route, std::uint32_t size,
+                                                     std::uint32_t most);
+  void note_kept(const wire::Head& last);
+  bool flush_builder(const Now& now);
   wire::FlowIcrc& icrc_of(const roce::Path& path, std::uint16_t source_port);
   void share_in_flight();
   roce::InFlight in_flight() const;
@@ -87,6 +92,9 @@ class WireQp final : roce::Wire, roce::Paths {
   std::unique_ptr<roce::Congestion> when_agreed_;  // in its place, with a peer that is ours
   std::unique_ptr<roce::Engine> engine_;
   std::unique_ptr<port::TrainBuilder> builder_;
+  std::unique_ptr<KeptTrains> kept_;  // memory for those that are sent without a copy
+  bool may_keep_ = false;
+  std::uint64_t repeated_ = 0;  // packets, when the last trains left
   std::unique_ptr<port::UdpChannel> channel_;
   std::optional<wire::FlowIcrc> channel_icrc_;
   unsigned alone_ = 0;                        // packets that left so

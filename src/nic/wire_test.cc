@@ -94,6 +94,24 @@ TEST_F(Wire, CarriesAllThatAReliableConnectionDoes) {
   EXPECT_TRUE(has_come(500'000, 600'001));
 }
 
+// Of a stream each train waits in memory of ours until the peer has read it.
+TEST_F(Wire, SendsLongMessagesWithoutACopyAndNoneOverAnother) {
+  if (!wire->port().limits().sends_uncopied) GTEST_SKIP() << "this system sends no pages";
+  Pair pair(qp::QpType::kRc);
+  constexpr std::uint32_t kMessage = 300'000;
+  const std::uint64_t before = wire->port().counters()[port::Count::kSentUncopied];
+  for (unsigned round = 0; round < 60; ++round) {
+    for (std::uint32_t i = 0; i < kMessage; ++i)
+      pair.one.memory[i] = static_cast<std::uint8_t>(round + i % 251);
+    ASSERT_TRUE(pair.one.post(SendOpcode::kWrite, pair.other, 0, kMessage).has_value());
+    ASSERT_EQ(pair.one.wait(1).at(0).status, Status::kSuccess);
+    ASSERT_TRUE(std::equal(pair.one.memory.begin(), pair.one.memory.begin() + kMessage,
+                           pair.other.memory.begin()))
+        << round;
+  }
+  EXPECT_GT(wire->port().counters()[port::Count::kSentUncopied] - before, 60u);
+}
+
 TEST_F(Wire, CarriesUnreliableMessagesToAReceiverThatIsSlow) {
   Pair pair(qp::QpType::kUc);
   constexpr std::uint32_t kMessage = 1 << 20;

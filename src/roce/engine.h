@@ -95,6 +95,7 @@ class Engine : public qp::Carrier {
   struct Sendings {
     std::uint64_t packets = 0;   // in all
     std::uint64_t repeated = 0;  // of these, sent before
+    Psn executed{};              // everything before, as the peer says
   };
   virtual Sendings sendings() const { return {}; }
   // Something that could leave waits for the next answer, which somebody should look for.

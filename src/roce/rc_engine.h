@@ -28,7 +28,9 @@ class RcEngine final : public Engine {
   const EngineCounters& counters() const override { return counters_; }
   bool has_agreed() const override { return agreement_.is_agreed(); }
   Sendings sendings() const override {
-    return {requester_.counters().packets, requester_.counters().repeated};
+    return {.packets = requester_.counters().packets,
+            .repeated = requester_.counters().repeated,
+            .executed = requester_.acknowledged()};
   }
 
   bool transmit_at_once(const AtOnce& message, const qp::SendWindow& window) override {

@@ -79,6 +79,8 @@ class Requester {
   bool is_holding() const { return is_holding_; }
   // Whether an answer with this PSN can be one to what is on its way.
   bool expects(Psn psn) const { return psn - finished_ >= 0 && psn - high_ < 0; }
+  // The responder has executed everything before.
+  Psn acknowledged() const { return acknowledged_; }
 
   const RequesterCounters& counters() const { return counters_; }
   const RoundTrip& round_trip() const { return round_trip_; }
