@@ -51,10 +51,14 @@ class KeptTrains {
   std::span<std::byte> berth() const {
     return used_ == kBerths || is_spent_ ? std::span<std::byte>{} : berth_at(first_ + used_);
   }
-  // It is, after so many repetitions (roce::Engine::Sendings).
-  void take(std::uint64_t repeated) { of(first_ + used_++) = {.repeated = repeated}; }
-  // It ends so far before this PSN.
-  void extend(wire::Psn end) { of(first_ + used_ - 1).end = end; }
+  // It is, and ends before this PSN so far, after so many repetitions (roce::Engine::Sendings).
+  void take(wire::Psn end, std::uint64_t repeated) { of(first_ + used_++) = {end, repeated}; }
+  // The one that was taken last holds what is before this PSN, too. A repetition may be earlier
+  // than what stands there.
+  void extend(wire::Psn end) {
+    Berth& last = of(first_ + used_ - 1);
+    last.end = wire::later(last.end, end);
+  }
   // Everything before this was executed, after so many repetitions.
   void release(wire::Psn executed, std::uint64_t repeated) {
     while (used_ != 0 && of(first_).end - executed <= 0)

@@ -20,8 +20,7 @@ class KeptTrainsTest : public ::testing::Test {
     const std::span<std::byte> berth = trains->berth();
     if (berth.empty()) return nullptr;
     std::ranges::fill(berth, std::byte{7});
-    trains->take(repeated);
-    trains->extend(end);
+    trains->take(end, repeated);
     return berth.data();
   }
   std::byte* fill(Psn first) {
@@ -70,6 +69,7 @@ TEST_F(KeptTrainsTest, IsFreeWhenAllOfItWasExecutedAndNotBefore) {
 TEST_F(KeptTrainsTest, ATrainThatGrowsIsKeptForAllOfIt) {
   build(Psn(3));
   trains->extend(Psn(9));
+  trains->extend(Psn(5));  // a repetition goes along
   for (std::uint32_t i = 1; i < KeptTrains::kBerths; ++i)
     build(Psn(9 + i));
   trains->release(Psn(8), 0);

@@ -347,8 +347,12 @@ std::uint32_t WireQp::transmit_run(const roce::Outgoing& packet, std::uint32_t m
     wire::DatagramBuilder::finish(datagram_at(i), crcs[i]);
   builder_->commit();
   if (builder_->is_last_kept()) {
-    if (kept_->berth().data() == place->room.data()) kept_->take(engine_->sendings().repeated);
-    kept_->extend(packet.head.psn + place->packets);
+    const wire::Psn end = packet.head.psn + place->packets;
+    if (kept_->berth().data() == place->room.data()) {
+      kept_->take(end, engine_->sendings().repeated);
+    } else {
+      kept_->extend(end);
+    }
   }
   return place->packets;
 }
