@@ -188,11 +188,17 @@ bool UdpPort::send_pages(const Train& train, const Sender& by) {
     sender = page_senders_.insert(page_senders_.end(), std::move(made));
   }
   if (!(*sender)->send(train, options_.port)) return false;
-  counters_.add(Count::kSentPackets, train.packets());
-  counters_.add(Count::kSentBytes, train.bytes.size());
-  counters_.add(Count::kSentTrains);
+  count_sent({&train, 1});
   counters_.add(Count::kSentUncopied);
   return true;
+}
+
+void UdpPort::count_sent(std::span<const Train> trains) {
+  for (const Train& train : trains) {
+    counters_.add(Count::kSentPackets, train.packets());
+    counters_.add(Count::kSentBytes, train.bytes.size());
+  }
+  counters_.add(Count::kSentTrains, trains.size());
 }
 
 // At least the first one is gone or dropped, or there is no room (0).
@@ -207,11 +213,7 @@ std::size_t UdpPort::send_run(std::span<const Train> run, const Sender& by) {
     }
     sent = 1;
   }
-  for (const Train& train : run.first(sent)) {
-    counters_.add(Count::kSentPackets, train.packets());
-    counters_.add(Count::kSentBytes, train.bytes.size());
-  }
-  counters_.add(Count::kSentTrains, sent);
+  count_sent(run.first(sent));
   return sent;
 }
 

@@ -99,6 +99,7 @@ class UdpPort final : public Port {
 
  private:
   bool send_pages(const Train& train, const Sender& by);
+  void count_sent(std::span<const Train> trains);
   std::size_t send_run(std::span<const Train> run, const Sender& by);
   static constexpr std::size_t kTrainsPerCall = 16;
   static constexpr unsigned kPageSendersMost = 16;
