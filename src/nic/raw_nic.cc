@@ -123,8 +123,9 @@ void* RawNic::run_thread(void* raw) {
 
 void RawNic::watch() {
   Duration nap = kNapMin;
-  for (std::uint32_t turns = 0;; ++turns) {
-    if (turns % WatchPace::kTurnsBetweenChecks == 0) mend();
+  DescriptorChecks checks;
+  for (;;) {
+    if (checks.is_due(clock_now())) mend();
     nap_.begin();
     if (is_polled()) {
       const bool is_ended = nap_.sleep(nap);

@@ -12,6 +12,21 @@
 
 namespace verbena::nic {
 
+// Programs close descriptors that they do not know. The watcher looks often enough for a connection
+// to outlive it, whose peer gives up after a few timeouts.
+class DescriptorChecks {
+ public:
+  static constexpr Duration kBetween = Duration::milliseconds(20);
+  bool is_due(Instant now) {
+    if (now < next_) return false;
+    next_ = now + kBetween;
+    return true;
+  }
+
+ private:
+  Instant next_;
+};
+
 class WatchPace {
  public:
   static constexpr Duration kNapShort = Duration::microseconds(50);
@@ -35,8 +50,6 @@ class WatchPace {
   // Where nothing comes, pollers go on looking at the sockets for so many polls; then only the
   // watcher does.
   static constexpr std::uint32_t kWarmPolls = 100'000;
-  // Programs close descriptors that they do not know: after so many of its turns the watcher looks.
-  static constexpr std::uint32_t kTurnsBetweenChecks = 256;
 
   // Counters that move: with each poll, with each wait for events; what polls took that received
   // something, and all the time, in one unit.

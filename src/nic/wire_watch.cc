@@ -25,6 +25,8 @@ namespace {
 constexpr Duration kLeavePatience = Duration::milliseconds(50);
 constexpr Duration kWritePatience = Duration::milliseconds(500);
 constexpr Duration kLinePatience = Duration::seconds(2);
+// Of who has connections, without a look at the descriptors.
+constexpr Duration kSleepMost = Duration::milliseconds(100);
 // So many packets at a time are a stream: the next ones come within this, mostly, and being woken
 // for them would cost their sender much of its time.
 constexpr std::size_t kStream = 8;
@@ -62,8 +64,9 @@ void* WireNic::run_thread(void* wire) {
 
 void WireNic::watch() {
   bool owes = false;
-  for (std::uint32_t turns = 0;; ++turns) {
-    if (turns % WatchPace::kTurnsBetweenChecks == 0) mend_sockets();
+  DescriptorChecks checks;
+  for (;;) {
+    if (checks.is_due(clock_now())) mend_sockets();
     if (line_.records()) tend_recording();
     tend_talk();
     gauges_.fill([this](SlotNumber slot) { return group_.fetch_peers(slot, nic_.random()); });
@@ -158,7 +161,10 @@ void WireNic::wait_for_packets() {
     for (const int fd : port_.descriptors())
       watched.push_back({fd, POLLIN, 0});
   }
-  const std::optional<Duration> patience = line_.patience();
+  std::optional<Duration> patience = line_.patience();
+  // Where a descriptor was closed and its number is something else's by now, we sleep on that.
+  if (connections_.load(std::memory_order_relaxed) != 0)
+    patience = std::min(patience.value_or(kSleepMost), kSleepMost);
   timespec limit{};
   if (patience) limit.tv_nsec = patience->count_nanoseconds();
   if (ppoll(watched.data(), watched.size(), patience ? &limit : nullptr, nullptr) <= 0) return;
