@@ -19,10 +19,11 @@ struct Flight {
   qp::OpIndex index;
   Psn first;
   std::uint32_t packets = 1;
-  std::uint32_t part = 1;    // of a READ: packets that one request asks for
-  bool brings_back = false;  // READ or atomic: done when its answer is there
-  std::uint64_t length = 0;  // bytes that its packets carry, one way or the other
-  std::uint64_t before = 0;  // bytes of all operations before it, since the beginning
+  std::uint32_t part = 1;      // of a READ: packets that one request asks for
+  bool brings_back = false;    // READ or atomic: done when its answer is there
+  bool begins_longer = false;  // its first packet is longer than those that follow
+  std::uint64_t length = 0;    // bytes that its packets carry, one way or the other
+  std::uint64_t before = 0;    // bytes of all operations before it, since the beginning
 
   Psn end() const { return first + packets; }
   // Where the part of a READ ends that `psn` belongs to.

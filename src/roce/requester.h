@@ -114,6 +114,7 @@ class Requester {
   bool send_run(const Step& step, qp::SendWindow& window, qp::Budget& budget, const Now& now);
   std::uint32_t run_of(const Flight& flight, const Step& step, const qp::Budget& budget) const;
   std::uint32_t asks_every() const;
+  bool is_answer_due(std::uint32_t count, bool ends_train) const;
   std::optional<Piggyback> goes_along(const Flight& flight, const qp::Operation& op,
                                       const qp::SendWindow& window) const;
   Wire::Sent send_data(const Flight& flight, Psn psn, bool asks, qp::SendWindow& window);

@@ -81,6 +81,7 @@ std::optional<Requester::Step> Requester::next_step(qp::SendWindow& window, cons
   is_holding_ = waits_for_company(flight, window);
   if (is_holding_) return std::nullopt;
   if (train_left_ == 0) train_left_ = most_.train;
+  if (flight.begins_longer && send_ == flight.first) train_left_ = std::min(most_.train, 2u);
   has_left_ = true;
   return Step{send_, room, false};
 }
@@ -131,6 +132,7 @@ bool Requester::begin(qp::SendWindow& window, const Now& now) {
   if (op->kind == OpKind::kAtomicWrite) flight.length = 0;
   if (is_data || op->kind == OpKind::kRead)
     flight.packets = wire::packets_of(op->length, settings_.path_mtu);
+  flight.begins_longer = op->kind == OpKind::kWrite && flight.packets > 1;
   const std::uint32_t window_packets = std::min(most_.packets, most_.bytes / settings_.path_mtu);
   flight.part = std::max(1u, window_packets / std::clamp(reads_.most(), 1u, kReadParts));
   // All PSNs on their way fit in one half of the circle (9.7.1).
@@ -231,13 +233,20 @@ std::uint32_t Requester::asks_every() const {
                     std::max(kAskAtLeastEvery, kAskAfterTrains * most_.train));
 }
 
+// Of `count` packets that nobody was asked about. Where one is due soon it is asked for by the last
+// packet of a train, so that no train is cut for it.
+bool Requester::is_answer_due(std::uint32_t count, bool ends_train) const {
+  const std::uint32_t every = asks_every();
+  return count >= every + (most_.train - 1) || (ends_train && count + most_.train / 2 >= every);
+}
+
 bool Requester::asks_for_answer(const Flight& flight, const Step& step) {
   // The first packet of all measures the way while nothing of ours waits on it.
   if (!round_trip_.is_known() && !timed_) return true;
   // And the first after a timeout shows whether the peer is there.
   if (starts_over_at_ == step.psn) return true;
   const bool is_last = step.psn.next() == flight.end();
-  return is_last || step.most == 1 || unasked_ + 1 >= asks_every();
+  return is_last || step.most == 1 || is_answer_due(unasked_ + 1, train_left_ <= 1);
 }
 
 wire::Head Requester::head_of(const Operation& op, Psn psn) const {
@@ -261,8 +270,8 @@ std::uint32_t Requester::run_of(const Flight& flight, const Step& step,
   const bool is_settled = agreement_.state() != Agreement::State::kAsking;
   if (!is_middle || !is_new || !is_timed || !is_settled || congestion_) return 0;
   const auto before_last = static_cast<std::uint32_t>(flight.end() - step.psn) - 1;
-  const std::uint32_t silent = asks_every() - std::min(asks_every(), unasked_ + 1);
-  return std::min({kRunMost, before_last, step.most - 1, silent, train_left_,
+  const bool asks_at_end = is_answer_due(unasked_ + train_left_, true);
+  return std::min({kRunMost, before_last, step.most - 1, train_left_ - (asks_at_end ? 1 : 0),
                    std::uint32_t{budget.operations},
                    static_cast<std::uint32_t>(budget.bytes / settings_.path_mtu)});
 }

@@ -1,0 +1,61 @@
+// SPDX-License-Identifier: MIT
+// Which packets of a long message ask for an acknowledgement.
+#include <gtest/gtest.h>
+
+#include <cstdint>
+#include <vector>
+
+#include "roce/test_world.h"
+
+namespace verbena::roce {
+namespace {
+
+using queues::SendOpcode;
+
+constexpr std::uint32_t kMtu = 1024;
+constexpr std::uint32_t kTrain = 15;
+
+// Their places in a message of so many packets, which leave in one turn.
+std::vector<std::uint32_t> asking(SendOpcode opcode, std::uint32_t packets, std::uint32_t train) {
+  TestWorld world(EndOptions{
+      .memory = 512 * 1024, .in_flight = {.packets = 1000, .bytes = 1 << 20, .train = train}});
+  world.link.options.backlog_max = Duration::milliseconds(1);
+  for (std::uint64_t i = 0; i < 2; ++i)
+    world.far().post_receive(i, 0, 512 * 1024);
+  const auto post = [&](std::uint32_t bytes) {
+    const qp::SendRequest request{.opcode = opcode,
+                                  .remote_address = world.far().address(0),
+                                  .remote_key = world.far().key};
+    world.near().post(request, 0, bytes);
+    world.run(kSoon);
+    EXPECT_EQ(world.near().poll().size(), 1u);
+  };
+  post(8);  // how long answers take is known from then on
+  std::vector<std::uint32_t> places;
+  std::uint32_t place = 0;
+  world.link.tap = [&](int from, const wire::Packet& packet) {
+    if (from != 0) return true;
+    if (packet.ack_request) places.push_back(place);
+    ++place;
+    return true;
+  };
+  post(packets * kMtu);
+  EXPECT_EQ(place, packets);
+  return places;
+}
+
+// Two packets, for the first is longer than those behind it; then whole trains.
+TEST(RcAsking, ThoseOfALongWriteThatEndTrains) {
+  EXPECT_EQ(asking(SendOpcode::kWrite, 64, kTrain), (std::vector<std::uint32_t>{31, 61, 63}));
+}
+
+TEST(RcAsking, OfASendTrainsBeginWithTheFirst) {
+  EXPECT_EQ(asking(SendOpcode::kSend, 64, kTrain), (std::vector<std::uint32_t>{29, 59, 63}));
+}
+
+TEST(RcAsking, WithoutTrainsEverySixteenth) {
+  EXPECT_EQ(asking(SendOpcode::kWrite, 50, 1), (std::vector<std::uint32_t>{15, 31, 47, 49}));
+}
+
+}  // namespace
+}  // namespace verbena::roce
