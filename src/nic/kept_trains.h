@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: MIT
 // Memory in which one queue pair builds the trains that the port sends without a copy
-// (port::Train::is_kept): berths, used in turn, each free again when the peer says that it has
+// (port::Lane): berths, used in turn, each free again when the peer says that it has
 // executed what stood there.
 //
 // Whoever has received a packet twice may read the second one later. So where something was sent
@@ -37,7 +37,7 @@ class KeptTrains {
     void give_back() { left_.fetch_add(1, std::memory_order_relaxed); }
 
    private:
-    static constexpr int kMost = 32;
+    static constexpr int kMost = 16;  // each has three descriptors, too
     std::atomic<int> left_{kMost};
   };
 
@@ -59,6 +59,11 @@ class KeptTrains {
     Berth& last = of(first_ + used_ - 1);
     last.end = wire::later(last.end, end);
   }
+  // Those that are taken may hold what was sent before.
+  void doubt() {
+    for (std::size_t i = 0; i < used_; ++i)
+      of(first_ + i).repeated = kDoubted;
+  }
   // Everything before this was executed, after so many repetitions.
   void release(wire::Psn executed, std::uint64_t repeated) {
     while (used_ != 0 && of(first_).end - executed <= 0)
@@ -66,6 +71,7 @@ class KeptTrains {
   }
 
  private:
+  static constexpr std::uint64_t kDoubted = ~std::uint64_t{0};
   struct Berth {
     wire::Psn end{};
     std::uint64_t repeated = 0;

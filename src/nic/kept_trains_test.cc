@@ -92,6 +92,16 @@ TEST_F(KeptTrainsTest, HasOtherPagesWhereSomethingWasSentTwice) {
   EXPECT_EQ(trains->berth().data(), first);
 }
 
+// A repetition that lies in one of them may be read after the peer has acknowledged the first.
+TEST_F(KeptTrainsTest, HasOtherPagesWhereSomethingWasSentTwiceAtOnce) {
+  std::byte* const first = build(Psn(1), 5);
+  trains->doubt();
+  std::byte* const second = build(Psn(2), 5);
+  trains->release(Psn(2), 5);
+  EXPECT_EQ(first[0], std::byte{0});
+  EXPECT_NE(second[0], std::byte{0});
+}
+
 TEST_F(KeptTrainsTest, EndsWhereThereAreNoOtherPages) {
   std::byte* const first = build(Psn(1), 0);
   // The sanitizers' mlock does nothing and says that it did.
@@ -106,7 +116,7 @@ TEST_F(KeptTrainsTest, OnlySoManyHaveThem) {
   std::vector<std::unique_ptr<KeptTrains>> all;
   while (auto more = KeptTrains::make(budget))
     all.push_back(std::move(more));
-  EXPECT_EQ(all.size() + 1, 32u);
+  EXPECT_EQ(all.size() + 1, 16u);
   EXPECT_EQ(KeptTrains::make(budget), nullptr);
   all.pop_back();
   EXPECT_NE(KeptTrains::make(budget), nullptr);

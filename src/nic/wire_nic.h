@@ -78,6 +78,10 @@ class WireNic final : port::HandOver {
   bool wants_time() const { return line_.wants_time(); }
   // For a queue pair in a conversation with another one of this host. Null: it does without.
   std::unique_ptr<port::UdpChannel> open_channel(const port::Route& route);
+  // The same for long trains.
+  std::unique_ptr<port::PageSender> open_pages(const port::Route& route) {
+    return udp_.open_pages(route);
+  }
   void closed_channel() { channels_.fetch_sub(1, std::memory_order_relaxed); }
   TrainPool& trains() { return trains_; }
   KeptTrains::Budget& kept_trains() { return kept_trains_; }

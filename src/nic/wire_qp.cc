@@ -195,28 +195,38 @@ std::optional<port::TrainBuilder::Place> WireQp::place(const port::Route& route,
 // A train that begins here may become a long one: then it is built where it can be sent from.
 std::optional<port::TrainBuilder::Place> WireQp::place_run(const port::Route& route,
                                                            std::uint32_t size, std::uint32_t most) {
-  if (!may_keep_ || (builder_ && !builder_->begins_train(route, size)))
-    return place(route, size, most);
-  if (!kept_) kept_ = KeptTrains::make(nic_.kept_trains());
-  may_keep_ = kept_ != nullptr;
+  if (builder_ && !builder_->begins_train(route, size)) return place(route, size, most);
+  may_keep_ = may_keep_ && open_kept(route);
   if (!may_keep_ || kept_->berth().empty()) return place(route, size, most);
   if (!builder_) builder_ = nic_.trains().take();
-  auto place = builder_->place_kept(route, size, most, kept_->berth());
+  auto place = builder_->place_kept(route, size, most, kept_->berth(), *pages_);
   if (place || !flush_builder(clock_now())) return place;
-  return builder_->place_kept(route, size, most, kept_->berth());
+  return builder_->place_kept(route, size, most, kept_->berth(), *pages_);
 }
 
-// The last packet of a train that is kept. What is not data is never acknowledged, or later.
-void WireQp::note_kept(const wire::Head& last) {
-  const wire::Kind kind = wire::shape_of(last.opcode).kind;
-  if (kind != wire::Kind::kSend && kind != wire::Kind::kWrite) return builder_->copy_last();
-  kept_->extend(last.psn.next());
+// Once: where they could not be had, or have failed, trains are copied.
+bool WireQp::open_kept(const port::Route& route) {
+  if (pages_) return !pages_->is_over();
+  kept_ = KeptTrains::make(nic_.kept_trains());
+  if (kept_) pages_ = nic_.open_pages(route);
+  if (!pages_) kept_.reset();
+  return pages_ != nullptr;
+}
+
+// Whether such a packet may be in a train that is kept; a train that is ends before another one.
+// What is not data is acknowledged later, or never; and the ICRC covers which port sends it.
+bool WireQp::end_kept_before(const wire::Head& head, std::uint16_t source_port) {
+  const wire::Kind kind = wire::shape_of(head.opcode).kind;
+  const bool may_be = (kind == wire::Kind::kSend || kind == wire::Kind::kWrite) &&
+                      (!pages_ || pages_->source_port() == source_port);
+  if (!may_be && builder_ && builder_->is_last_kept()) builder_->end_train();
+  return may_be;
 }
 
 // What was sent before has another way to the peer still, and is not to change there.
 bool WireQp::flush_builder(const Now& now) {
-  const std::uint64_t repeated = may_keep_ ? engine_->sendings().repeated : 0;
-  if (std::exchange(repeated_, repeated) != repeated) builder_->copy_all();
+  const std::uint64_t repeated = kept_ ? engine_->sendings().repeated : 0;
+  if (std::exchange(repeated_, repeated) != repeated && kept_) kept_->doubt();
   return builder_->flush(nic_.port(), now);
 }
 
@@ -252,13 +262,16 @@ auto WireQp::transmit(const roce::Outgoing& packet, const roce::Path& path,
   const port::Route route = route_of(packet, path, options_.is_on_this_host || is_near_);
   const std::uint16_t source_port = nic_.port().source_port(route);
   if (source_port == 0) return Sent::kSent;  // lost, for want of a socket
-  const auto place = this->place(route, static_cast<std::uint32_t>(size));
+  const bool is_data = end_kept_before(packet.head, source_port);
+  const auto bytes = static_cast<std::uint32_t>(size);
+  const bool is_of_many = is_data && pages_ && packet.payload_bytes == options_.settings.path_mtu;
+  const auto place = is_of_many ? place_run(route, bytes, 1) : this->place(route, bytes);
   if (!place) return Sent::kNoRoom;
   wire::DatagramBuilder datagram(place->room, packet.head, packet.payload_bytes);
   if (packet.payload_bytes != 0 && !payload(datagram.payload())) return Sent::kNoPayload;
   datagram.finish(icrc_of(path, source_port), place->ip_id);
   builder_->commit();
-  if (builder_->is_last_kept()) note_kept(packet.head);
+  if (builder_->is_last_kept()) note_kept(*place, packet.head.psn.next());
   return Sent::kSent;
 }
 
@@ -327,7 +340,9 @@ std::uint32_t WireQp::transmit_run(const roce::Outgoing& packet, std::uint32_t m
   const port::Route route = route_of(packet, path, options_.is_on_this_host || is_near_);
   const std::uint16_t source_port = nic_.port().source_port(route);
   if (source_port == 0) return 0;
-  const auto place = place_run(route, static_cast<std::uint32_t>(size), most);
+  const auto bytes = static_cast<std::uint32_t>(size);
+  const bool is_data = end_kept_before(packet.head, source_port);
+  const auto place = is_data ? place_run(route, bytes, most) : this->place(route, bytes, most);
   if (!place) return 0;
   const auto datagram_at = [&](std::size_t i) { return place->room.subspan(i * size, size); };
   std::array<CrcBlock, roce::kRunMost> crcs;
@@ -346,15 +361,18 @@ std::uint32_t WireQp::transmit_run(const roce::Outgoing& packet, std::uint32_t m
   for (std::uint32_t i = 0; i < place->packets; ++i)
     wire::DatagramBuilder::finish(datagram_at(i), crcs[i]);
   builder_->commit();
-  if (builder_->is_last_kept()) {
-    const wire::Psn end = packet.head.psn + place->packets;
-    if (kept_->berth().data() == place->room.data()) {
-      kept_->take(end, engine_->sendings().repeated);
-    } else {
-      kept_->extend(end);
-    }
-  }
+  if (builder_->is_last_kept()) note_kept(*place, packet.head.psn + place->packets);
   return place->packets;
+}
+
+// In the train that is built there, or will be.
+void WireQp::note_kept(const port::TrainBuilder::Place& place, wire::Psn end) {
+  const std::span<std::byte> next = kept_->berth();
+  if (!next.empty() && next.data() == place.room.data()) {
+    kept_->take(end, engine_->sendings().repeated);
+  } else {
+    kept_->extend(end);
+  }
 }
 
 void WireQp::begin(const Now& now) {

@@ -70,7 +70,9 @@ class WireQp final : roce::Wire, roce::Paths {
                                                  std::uint32_t most = 1);
   std::optional<port::TrainBuilder::Place> place_run(const port::Route& route, std::uint32_t size,
                                                      std::uint32_t most);
-  void note_kept(const wire::Head& last);
+  void note_kept(const port::TrainBuilder::Place& place, wire::Psn end);
+  bool open_kept(const port::Route& route);
+  bool end_kept_before(const wire::Head& head, std::uint16_t source_port);
   bool flush_builder(const Now& now);
   wire::FlowIcrc& icrc_of(const roce::Path& path, std::uint16_t source_port);
   void share_in_flight();
@@ -92,7 +94,8 @@ class WireQp final : roce::Wire, roce::Paths {
   std::unique_ptr<roce::Congestion> when_agreed_;  // in its place, with a peer that is ours
   std::unique_ptr<roce::Engine> engine_;
   std::unique_ptr<port::TrainBuilder> builder_;
-  std::unique_ptr<KeptTrains> kept_;  // memory for those that are sent without a copy
+  std::unique_ptr<KeptTrains> kept_;         // memory for those that are sent without a copy
+  std::unique_ptr<port::PageSender> pages_;  // what sends them; with `kept_`
   bool may_keep_ = false;
   std::uint64_t repeated_ = 0;  // packets, when the last trains left
   std::unique_ptr<port::UdpChannel> channel_;

@@ -212,7 +212,7 @@ std::size_t CapturePort::send(std::span<const Train> trains, Instant now) {
                           (train.route.traffic_class & 0xFC) | static_cast<int>(train.route.ecn))};
     if (train.route.hop_limit != 0) head.hop_limit = train.route.hop_limit;
     for (std::size_t i = 0; i < train.packets(); ++i) {
-      head.id = static_cast<std::uint16_t>(i);
+      head.id = static_cast<std::uint16_t>(train.first_id + i);
       const FrameHead frame(head, train.packet(i));
       file_.add({frame.bytes(), train.packet(i), false, now});
     }

@@ -6,12 +6,11 @@
 #include <sys/uio.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
 
 #include "host/raw_calls.h"
 #include "host/raw_memory.h"
-#include "port/udp_message.h"
+#include "port/connected_ids.h"
 #include "wire/ip.h"
 
 namespace verbena::port {
@@ -19,28 +18,47 @@ namespace {
 
 namespace raw = host::raw;
 
-// Go ahead: a BTH, and no more than has to be copied.
-constexpr std::size_t kAhead = 16;
 constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
 // What a pipe holds unless the user has too many of them, and what the kernel takes from one at a
 // time.
 constexpr std::size_t kPipePages = 16;
+// Less is not worth two calls.
+constexpr std::size_t kBytesLeast = 32 << 10;
+// Programs close descriptors that they do not know: after so many trains we look.
+constexpr unsigned kBetweenChecks = 32;
+
+// Pages that a pipe takes, and that are worth it.
+bool goes_by_pages(std::span<const std::byte> bytes) {
+  const std::size_t from = reinterpret_cast<std::uintptr_t>(bytes.data()) % host::page_size();
+  return bytes.size() >= kBytesLeast && from + bytes.size() <= kPipePages * host::page_size();
+}
 
 }  // namespace
 
 std::unique_ptr<PageSender> PageSender::open(const Sender& like, const Route& route,
-                                             std::uint32_t buffer) {
+                                             std::uint16_t port, std::uint32_t buffer) {
+  if (like.fd < 0 || route.traffic_class != 0 || route.hop_limit != 0 ||
+      route.ecn != Ecn::kNotCapable)
+    return nullptr;
   const int fd = make_sender_like(like, route.from, buffer);
   if (fd < 0) return nullptr;
-  std::unique_ptr<PageSender> sender(new PageSender(like, fd));
-  return sender->has_pipe() ? std::move(sender) : nullptr;
+  std::unique_ptr<PageSender> sender(new PageSender(fd, like.port));
+  return sender->connect(route, port) && sender->has_pipe() ? std::move(sender) : nullptr;
 }
-
-PageSender::PageSender(const Sender& like, int fd) : like_(like), socket_(known(fd)) {}
 
 PageSender::~PageSender() {
   for (const Descriptor& each : {socket_, pipe_[0], pipe_[1]})
     if (each.fd >= 0 && file_of(each.fd) == each.file) raw::close(each.fd);
+}
+
+bool PageSender::connect(const Route& route, std::uint16_t port) {
+  sockaddr_storage to{};
+  const socklen_t size = to_socket_address(route.to, route.interface, port, to);
+  if (raw::connect(socket_.fd, reinterpret_cast<const sockaddr*>(&to), size) != 0) return false;
+  if (!wire::is_ipv4(route.to)) return true;
+  const auto next = learn_next_id(socket_.fd, route.from, source_port_);
+  next_id_ = next.value_or(0);
+  return next.has_value();
 }
 
 bool PageSender::has_pipe() {
@@ -51,10 +69,9 @@ bool PageSender::has_pipe() {
   return raw::pipe_size(pipe_[0].fd) >= static_cast<long>(kPipePages * host::page_size());
 }
 
-bool PageSender::check() {
+void PageSender::check() {
   for (const Descriptor& each : {socket_, pipe_[0], pipe_[1]})
-    is_open_ = is_open_ && file_of(each.fd) == each.file;
-  return is_open_;
+    is_over_ = is_over_ || file_of(each.fd) != each.file;
 }
 
 bool PageSender::divide(std::uint32_t segment_size) {
@@ -63,33 +80,29 @@ bool PageSender::divide(std::uint32_t segment_size) {
   return set_segment_size(socket_.fd, segment_size);
 }
 
-bool PageSender::send(const Train& train, std::uint16_t port) {
-  const std::span<const std::byte> rest = train.bytes.subspan(kAhead);
-  const std::size_t from = reinterpret_cast<std::uintptr_t>(rest.data()) % host::page_size();
-  if (from + rest.size() > kPipePages * host::page_size()) return false;
-  is_open_ = divide(train.segment_size);
-  if (!is_open_) return false;
-  UdpMessage ahead;
-  ahead.set(train, train.bytes.first(kAhead), port, like_.is_bound);
-  if (ahead.send(socket_.fd, kFlags | MSG_MORE) < 0) return false;
-  is_open_ = push(rest);
-  return is_open_;
+// After a failure nobody knows what the kernel has counted, and pages may be left in the pipe. On
+// this host a socket is never full.
+bool PageSender::send(const Train& train) {
+  if (sent_++ % kBetweenChecks == 0) check();
+  is_over_ = is_over_ || !divide(train.segment_size) || !push(train.bytes);
+  ++next_id_;
+  return !is_over_;
 }
 
-// The kernel forgets an open datagram if it fails. What is left in the pipe nobody wants.
 bool PageSender::push(std::span<const std::byte> bytes) {
   const iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
   const auto size = static_cast<ssize_t>(bytes.size());
+  if (!goes_by_pages(bytes)) return raw::send_to(socket_.fd, piece, kFlags, nullptr, 0) == size;
   return raw::lend_pages(pipe_[1].fd, piece) == size &&
          raw::splice(pipe_[0].fd, socket_.fd, bytes.size()) == size;
 }
 
-// Two packets and a half, from two pages, come as they were. That pages are not copied does not
-// show, and need not.
+// Forty packets and a half, from several pages, come as they were, and count as one. That pages are
+// not copied does not show, and need not.
 bool PageSender::is_possible() {
   static const bool is = [] {
-    constexpr std::uint32_t kSegment = 2000;
-    constexpr std::size_t kBytes = 5000;
+    constexpr std::uint32_t kSegment = 1000;
+    constexpr std::size_t kBytes = 40'500;
     const Gid loopback = wire::gid_of(std::array<std::uint8_t, 4>{127, 0, 0, 1});
     const auto receiver = make_sender(0, &loopback);  // which drops what it gets
     const auto like = make_sender(0, &loopback);
@@ -99,16 +112,20 @@ bool PageSender::is_possible() {
       std::array<std::byte, kBytes> sent;
       for (std::size_t i = 0; i < kBytes; ++i)
         sent[i] = static_cast<std::byte>(i * 7 / 3);
-      const Train train{{.from = loopback, .to = loopback}, sent, kSegment, true};
-      const auto sender = open(*like, train.route, 0);
+      const Train train{{.from = loopback, .to = loopback}, sent, kSegment};
+      const auto sender = open(*like, train.route, receiver->port, 0);
       std::size_t got = 0;
-      good = sender && sender->send(train, receiver->port);
+      good = sender && sender->send(train);
       while (good && got < kBytes) {
         std::array<std::byte, kSegment + 1> packet;
         const ssize_t size = raw::receive(receiver->fd, packet.data(), packet.size());
         good = size == static_cast<ssize_t>(std::min<std::size_t>(kSegment, kBytes - got)) &&
                std::memcmp(packet.data(), sent.data() + got, static_cast<std::size_t>(size)) == 0;
         got += kSegment;
+      }
+      if (good) {
+        const auto next = learn_next_id(sender->socket_.fd, loopback, sender->source_port_);
+        good = next == static_cast<std::uint16_t>(sender->next_id_ + 2);
       }
     }
     if (receiver) raw::close(receiver->fd);

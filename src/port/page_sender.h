@@ -1,12 +1,10 @@
 // SPDX-License-Identifier: MIT
-// Sends trains without a copy: their pages go through a pipe to a socket (vmsplice and splice, with
-// MSG_SPLICE_PAGES in the kernel since Linux 6.5), and whoever receives them copies them from
-// there. The first bytes go ahead by an ordinary call that says where to and how long packets are,
-// and leaves the datagram open (MSG_MORE): so the socket is not connected, and identifications are
-// those of unconnected sockets (port.h).
+// Sends the trains of one queue pair without a copy: their pages go through a pipe to a socket
+// (vmsplice and splice, with MSG_SPLICE_PAGES in the kernel since Linux 6.5), and whoever receives
+// them copies them from there. splice names no destination, so the socket is connected; over IPv4
+// its identifications are found out first (connected_ids.h).
 //
-// An open datagram is a state of the socket: it is of nobody else, and has the source port of the
-// one that sends everything else. docs/decisions/0036.
+// It has the source port of the one that sends everything else. docs/decisions/0036.
 #pragma once
 
 #include <sys/types.h>
@@ -22,33 +20,31 @@
 namespace verbena::port {
 
 // For one thread at a time.
-class PageSender {
+class PageSender final : public Lane {
  public:
-  // Less is not worth three calls.
-  static constexpr std::size_t kBytesLeast = 32 << 10;
-
   // Whether this system sends trains of pages as they are: tried once, on loopback.
   static bool is_possible();
-  // With the source port and address of `like`. Null: there is none to be had.
+  // To UDP port `port`, with the source port and address of `like`. Null: there is none to be had,
+  // or the route wants of each packet what is said to other sockets packet by packet.
   static std::unique_ptr<PageSender> open(const Sender& like, const Route& route,
-                                          std::uint32_t buffer);
+                                          std::uint16_t port, std::uint32_t buffer);
   PageSender(const PageSender&) = delete;
   PageSender& operator=(const PageSender&) = delete;
   ~PageSender();
 
-  // Of which sender it has the source port and address.
-  bool is_like(const Sender& sender) const {
-    return sender.fd == like_.fd && sender.port == like_.port && is_open_;
-  }
-  // False: somebody closed one of its descriptors, or it has failed.
-  bool check();
+  int socket() const { return socket_.fd; }
+  std::uint16_t source_port() const { return source_port_; }
+  // Somebody closed one of its descriptors, or it has failed.
+  bool is_over() const { return is_over_; }
 
-  // False: none of it was sent, now or by this one ever again (is_like()).
-  bool send(const Train& train, std::uint16_t port);
+  bool send(const Train& train) override;
+  std::uint16_t next_id() const override { return next_id_; }
 
  private:
-  PageSender(const Sender& like, int fd);
+  PageSender(int fd, std::uint16_t source_port) : socket_(known(fd)), source_port_(source_port) {}
+  bool connect(const Route& route, std::uint16_t port);
   bool has_pipe();
+  void check();
   bool divide(std::uint32_t segment_size);
   bool push(std::span<const std::byte> bytes);
 
@@ -58,11 +54,13 @@ class PageSender {
   };
   static Descriptor known(int fd) { return {fd, file_of(fd)}; }
 
-  const Sender like_;
   Descriptor socket_;
   std::array<Descriptor, 2> pipe_;  // to read, and to write
+  const std::uint16_t source_port_;
+  std::uint16_t next_id_ = 0;
   std::uint32_t segment_size_ = 0;
-  bool is_open_ = true;
+  unsigned sent_ = 0;
+  bool is_over_ = false;
 };
 
 }  // namespace verbena::port

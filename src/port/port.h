@@ -4,8 +4,8 @@
 // packet is for, where several processes share one address.
 //
 // What the ICRC covers of the heads below is agreed on here, because no UDP socket shows it:
-// * the IPv4 id of packet i of a train is i, and a train is never taken apart (train.h builds
-// them);
+// * the IPv4 id of packet i of a train is the train's first and i, and a train is never taken apart
+// (train.h builds them);
 // * the source port is what source_port() says;
 // * of a received packet the id is not known: `segment` is the second guess after 0.
 //
@@ -43,14 +43,15 @@ struct Route {
   friend bool operator==(const Route&, const Route&) = default;
 };
 
+class Lane;
+
 // Packets of one route in a row: `segment_size` bytes each, the last may be shorter.
 struct Train {
   Route route{};
   std::span<const std::byte> bytes{};
   std::uint32_t segment_size = 0;
-  // The bytes stay as they are until the peer has acknowledged them, and nobody but it may see
-  // what comes there after: a port may send them without a copy.
-  bool is_kept = false;
+  std::uint16_t first_id = 0;  // not 0 only where a lane says so
+  Lane* lane = nullptr;        // the way that it takes; null: that of all
 
   std::size_t packets() const {
     return bytes.empty() ? 0 : (bytes.size() + segment_size - 1) / segment_size;
@@ -59,6 +60,20 @@ struct Train {
     const auto rest = bytes.subspan(i * segment_size);
     return rest.first(rest.size() < segment_size ? rest.size() : segment_size);
   }
+};
+
+// A way for the trains of one queue pair, which the port sends by it in the order in which they
+// were built. The bytes stay as they are until the peer has acknowledged them, and nobody but it
+// may see what comes there after: they may leave without a copy.
+class Lane {
+ public:
+  // False: it is lost, and so is whatever is given later.
+  virtual bool send(const Train& train) = 0;
+  // What the first packet of the next train has to have as IPv4 id. They count by trains.
+  virtual std::uint16_t next_id() const = 0;
+
+ protected:
+  ~Lane() = default;
 };
 
 // A packet that came. Everything in it is hostile.
@@ -81,7 +96,7 @@ struct Limits {
   // where they are small. More than this in flight towards the port is lost.
   std::uint32_t receive_bytes = 0;
   std::uint32_t receive_packets = 0;
-  bool sends_uncopied = false;  // trains that are kept, mostly
+  bool sends_uncopied = false;  // there are lanes to be had, which do
 };
 
 enum class RouteError : std::uint8_t {

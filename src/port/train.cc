@@ -42,7 +42,7 @@ auto TrainBuilder::place(const Route& route, std::uint32_t size, std::uint32_t m
     -> std::optional<Place> {
   VERBENA_ASSERT(size > 0);
   starts_train_ = !continues(route, size);
-  is_kept_ = false;
+  lane_ = nullptr;
   route_ = route;
   return place_in(
       starts_train_ ? std::span(buffer_.get(), bytes_max_).subspan(used_) : behind_last_, size,
@@ -50,9 +50,10 @@ auto TrainBuilder::place(const Route& route, std::uint32_t size, std::uint32_t m
 }
 
 auto TrainBuilder::place_kept(const Route& route, std::uint32_t size, std::uint32_t most,
-                              std::span<std::byte> berth) -> std::optional<Place> {
-  VERBENA_ASSERT(size > 0 && berth.size() >= limits_.train_bytes_max && begins_train(route, size));
-  starts_train_ = is_kept_ = true;
+                              std::span<std::byte> berth, Lane& lane) -> std::optional<Place> {
+  VERBENA_ASSERT(size > 0 && begins_train(route, size));
+  starts_train_ = true;
+  lane_ = &lane;
   route_ = route;
   return place_in(berth, size, most);
 }
@@ -65,16 +66,23 @@ auto TrainBuilder::place_in(std::span<std::byte> room, std::uint32_t size, std::
   room_ = room;
   placed_ = size;
   packets_ = most == 1 ? 1 : fitting(size, most);
+  first_id_ = starts_train_ ? id_of_next() : trains_.back().first_id;
   const std::size_t index = starts_train_ ? 0 : in_last_;
-  return Place{room.first(std::size_t{size} * packets_), static_cast<std::uint16_t>(index),
-               packets_};
+  return Place{room.first(std::size_t{size} * packets_),
+               static_cast<std::uint16_t>(first_id_ + index), packets_};
+}
+
+std::uint16_t TrainBuilder::id_of_next() const {
+  if (!lane_) return 0;
+  const auto waiting = std::ranges::count(trains_, lane_, &Train::lane);
+  return static_cast<std::uint16_t>(lane_->next_id() + waiting);
 }
 
 void TrainBuilder::commit() {
   VERBENA_ASSERT(placed_ > 0);
   const std::size_t bytes = std::size_t{placed_} * packets_;
   if (starts_train_) {
-    trains_.push_back({route_, room_.first(bytes), placed_, is_kept_});
+    trains_.push_back({route_, room_.first(bytes), placed_, first_id_, lane_});
     in_last_ = packets_;
     closed_ = false;
   } else {

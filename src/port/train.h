@@ -41,19 +41,15 @@ class TrainBuilder {
   bool begins_train(const Route& route, std::uint32_t size) const {
     return !continues(route, size);
   }
-  // Of packets that begin one, which is built in `berth`: memory that is the caller's, with room
-  // for the longest train, and as Train::is_kept says.
+  // Of packets that begin one, which is built in `berth`, memory of the caller that stays as
+  // Lane says, and leaves by this lane.
   std::optional<Place> place_kept(const Route& route, std::uint32_t size, std::uint32_t most,
-                                  std::span<std::byte> berth);
+                                  std::span<std::byte> berth, Lane& lane);
   void commit();
-  // The last train is, so far.
-  bool is_last_kept() const { return !trains_.empty() && trains_.back().is_kept; }
-  // The last train, or all: to be sent by a copy after all.
-  void copy_last() { trains_.back().is_kept = false; }
-  void copy_all() {
-    for (Train& train : trains_)
-      train.is_kept = false;
-  }
+  // The last train was begun so.
+  bool is_last_kept() const { return !trains_.empty() && trains_.back().lane; }
+  // What follows begins another.
+  void end_train() { closed_ = true; }
 
   bool empty() const { return trains_.empty(); }
   // What is ready, for a port's send(). Good until the next place() or flush().
@@ -68,6 +64,7 @@ class TrainBuilder {
   bool continues(const Route& route, std::uint32_t size) const;
   std::uint32_t fitting(std::uint32_t size, std::uint32_t most) const;
   std::optional<Place> place_in(std::span<std::byte> room, std::uint32_t size, std::uint32_t most);
+  std::uint16_t id_of_next() const;
   bool is_own(const std::byte* at) const {
     return at >= buffer_.get() && at < buffer_.get() + bytes_max_;
   }
@@ -87,7 +84,8 @@ class TrainBuilder {
   std::uint32_t packets_ = 1;
   std::uint32_t in_last_ = 0;  // packets of the last train
   bool starts_train_ = false;
-  bool is_kept_ = false;
+  Lane* lane_ = nullptr;
+  std::uint16_t first_id_ = 0;
   bool closed_ = false;  // the last train has its short packet
 };
 

@@ -139,14 +139,22 @@ TEST_F(TrainTest, WhatThePortDoesNotTakeStaysInOrder) {
 
 // ------------------------------------------------------------------ trains in the caller's memory
 
+class TestLane final : public Lane {
+ public:
+  bool send(const Train&) override { return true; }
+  std::uint16_t next_id() const override { return next; }
+  std::uint16_t next = 0xFFFE;
+};
+
 class KeptTrainTest : public TrainTest {
  protected:
   // Packets of a train that begins in the berth; how many have found room.
   std::uint32_t begin(std::uint32_t size, std::uint32_t most) {
-    const auto place = builder.place_kept(kRouteHere, size, most, berth);
+    const auto place = builder.place_kept(kRouteHere, size, most, berth, lane);
     if (!place) return 0;
     EXPECT_EQ(place->room.data(), berth.data());
-    EXPECT_EQ(place->ip_id, 0);
+    const auto before = std::ranges::count(builder.trains(), &lane, &Train::lane);
+    EXPECT_EQ(place->ip_id, static_cast<std::uint16_t>(lane.next + before));
     EXPECT_EQ(place->room.size(), std::size_t{size} * place->packets);
     for (std::uint32_t i = 0; i < place->packets; ++i)
       write_packet(place->room.subspan(std::size_t{i} * size, size), kRouteHere.slot, number++);
@@ -154,6 +162,7 @@ class KeptTrainTest : public TrainTest {
     return place->packets;
   }
   std::array<std::byte, 1024> berth{};
+  TestLane lane;
 };
 
 TEST_F(KeptTrainTest, GoesOnWhereItBegan) {
@@ -161,16 +170,18 @@ TEST_F(KeptTrainTest, GoesOnWhereItBegan) {
   EXPECT_EQ(begin(100, 3), 3u);
   EXPECT_FALSE(builder.begins_train(kRouteHere, 100));
   EXPECT_TRUE(builder.begins_train(kRouteHere, 101));
-  EXPECT_EQ(put(kRouteHere, 100), 3);
-  EXPECT_EQ(put(kRouteHere, 50), 4);
+  EXPECT_EQ(put(kRouteHere, 100), 1) << "0xFFFE and 3";
+  EXPECT_EQ(put(kRouteHere, 50), 2);
   EXPECT_TRUE(builder.is_last_kept());
   EXPECT_EQ(put(kRouteHere, 50), 0);
   EXPECT_FALSE(builder.is_last_kept());
   ASSERT_EQ(builder.trains().size(), 2u);
-  EXPECT_TRUE(builder.trains()[0].is_kept);
+  EXPECT_EQ(builder.trains()[0].lane, &lane);
+  EXPECT_EQ(builder.trains()[0].first_id, lane.next);
   EXPECT_EQ(builder.trains()[0].bytes.data(), berth.data());
   EXPECT_EQ(builder.trains()[0].bytes.size(), 450u);
-  EXPECT_FALSE(builder.trains()[1].is_kept);
+  EXPECT_EQ(builder.trains()[1].lane, nullptr);
+  EXPECT_EQ(builder.trains()[1].first_id, 0);
 }
 
 TEST_F(KeptTrainTest, IsNoLongerThanOthers) {
@@ -212,22 +223,31 @@ TEST_F(KeptTrainTest, GoesOnAfterOthersHaveLeft) {
   EXPECT_EQ(begin(100, 2), 2u);
   port.takes = 1;
   EXPECT_FALSE(builder.flush(port, {}));
-  EXPECT_EQ(put(kRouteHere, 100), 2);
+  EXPECT_EQ(put(kRouteHere, 100), 0) << "0xFFFE and 2";
   EXPECT_EQ(builder.trains()[0].bytes.data(), berth.data());
   EXPECT_EQ(builder.trains()[0].bytes.size(), 300u);
   EXPECT_TRUE(builder.flush(port, {}));
   EXPECT_EQ(port.numbers, (std::vector<std::uint32_t>{0, 1, 2, 3}));
 }
 
-TEST_F(KeptTrainTest, MayBeCopiedAfterAll) {
+TEST_F(KeptTrainTest, IdentificationsCountByTrainsOfTheLane) {
   EXPECT_EQ(begin(100, 2), 2u);
   put(kRouteThere, 300);
-  EXPECT_EQ(begin(200, 2), 2u);
-  builder.copy_last();
+  std::array<std::byte, 1024> another{};
+  const auto place = builder.place_kept(kRouteHere, 200, 2, another, lane);
+  ASSERT_TRUE(place);
+  EXPECT_EQ(place->ip_id, 0xFFFF);
+  builder.commit();
+  EXPECT_EQ(builder.trains()[2].first_id, 0xFFFF);
+}
+
+TEST_F(KeptTrainTest, EndsWhereItIsToldTo) {
+  EXPECT_EQ(begin(100, 2), 2u);
+  builder.end_train();
+  EXPECT_TRUE(builder.begins_train(kRouteHere, 100));
+  EXPECT_EQ(put(kRouteHere, 100), 0);
   EXPECT_FALSE(builder.is_last_kept());
-  EXPECT_TRUE(builder.trains()[0].is_kept);
-  builder.copy_all();
-  EXPECT_FALSE(builder.trains()[0].is_kept);
+  EXPECT_EQ(put(kRouteHere, 100), 1) << "and the next one does not";
 }
 
 TEST_F(TrainTest, TheBufferIsThereAgainAfterAFlush) {

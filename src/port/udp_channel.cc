@@ -2,7 +2,6 @@
 #include "port/udp_channel.h"
 
 #include <linux/filter.h>
-#include <linux/net_tstamp.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
@@ -11,9 +10,9 @@
 #include <array>
 #include <bit>
 #include <cstring>
-#include <optional>
 
 #include "host/raw_calls.h"
+#include "port/connected_ids.h"
 #include "port/udp_socket.h"
 #include "wire/bytes.h"
 #include "wire/ip.h"
@@ -23,7 +22,6 @@ namespace {
 
 namespace raw = host::raw;
 
-constexpr std::size_t kEthernetHead = 14;  // what the loopback interface has, too
 // Programs close descriptors that they do not know: after so many packets we look.
 constexpr unsigned kBetweenChecks = 256;
 
@@ -63,32 +61,6 @@ bool make_like_senders(int fd, bool is_ipv4) {
                  : set_on_channel(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, int{IPV6_PMTUDISC_PROBE});
 }
 
-// The identification of a packet that we send to ourselves now.
-std::optional<std::uint16_t> id_of_a_packet(int fd, const sockaddr_in& self) {
-  std::array<std::byte, 8> content{};
-  const iovec piece{content.data(), content.size()};
-  if (raw::send_to(fd, piece, MSG_DONTWAIT | MSG_NOSIGNAL, &self, sizeof self) < 0)
-    return std::nullopt;
-  std::array<std::byte, 128> bytes;
-  alignas(cmsghdr) std::array<std::byte, 256> control;
-  iovec room{bytes.data(), bytes.size()};
-  msghdr message{};
-  message.msg_iov = &room;
-  message.msg_iovlen = 1;
-  message.msg_control = control.data();
-  message.msg_controllen = control.size();
-  const ssize_t size = raw::recvmsg(fd, message, MSG_ERRQUEUE | MSG_DONTWAIT);
-  wire::Ipv4Header head;
-  if (size < static_cast<ssize_t>(kEthernetHead + sizeof head)) return std::nullopt;
-  std::memcpy(&head, bytes.data() + kEthernetHead, sizeof head);
-  constexpr wire::Ipv4Header kUsual;
-  const bool is_ours = head.version_and_length == kUsual.version_and_length &&
-                       head.protocol == kUsual.protocol &&
-                       std::memcmp(&head.source, &self.sin_addr, sizeof self.sin_addr) == 0;
-  if (!is_ours) return std::nullopt;
-  return head.id.value();
-}
-
 }  // namespace
 
 std::unique_ptr<UdpChannel> UdpChannel::open(const Route& route, std::uint16_t port,
@@ -117,16 +89,10 @@ bool UdpChannel::learn_port() {
   return source_port_ != 0;
 }
 
-// Two, for the count has to be known, and that it is one.
 bool UdpChannel::learn_id(const Route& route) {
-  const sockaddr_in self = ipv4_name(route.from, source_port_);
-  if (!set_on_channel(fd_, SOL_SOCKET, SO_TIMESTAMPING, int{SOF_TIMESTAMPING_TX_SOFTWARE}))
-    return false;
-  const auto first = id_of_a_packet(fd_, self);
-  const auto second = id_of_a_packet(fd_, self);
-  if (!first || !second || static_cast<std::uint16_t>(*first + 1) != *second) return false;
-  next_id_ = static_cast<std::uint16_t>(*second + 1);
-  return set_on_channel(fd_, SOL_SOCKET, SO_TIMESTAMPING, 0);
+  const auto next = learn_next_id(fd_, route.from, source_port_);
+  next_id_ = next.value_or(0);
+  return next.has_value();
 }
 
 bool UdpChannel::send(std::span<const std::byte> packet) {

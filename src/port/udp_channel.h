@@ -2,11 +2,7 @@
 // A socket of its own for the small packets of one queue pair to a peer on this host. It is
 // connected, so the kernel looks for no route: a sixth of such a packet's way.
 //
-// What leaves by a connected socket over IPv4 has an identification that the kernel counts, from a
-// number that it chose, and the ICRC covers it. So it is found out: packets to ourselves come back
-// to the error queue with their heads, if the times at which they left are asked for
-// (SO_TIMESTAMPING; Linux's networking/timestamping). From then on it is known for each packet
-// before it is sent, as long as only one thread sends at a time and no call fails.
+// Over IPv4 its identifications are found out first (connected_ids.h), and known from then on.
 // docs/decisions/0031.
 #pragma once
 

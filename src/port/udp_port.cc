@@ -119,10 +119,6 @@ void UdpPort::leave_multicast(const Gid& group, std::uint32_t interface) {
 
 std::optional<SlotNumber> UdpPort::check_sockets() {
   senders_.check();
-  {
-    const std::lock_guard lock(pages_lock_);
-    std::erase_if(page_senders_, [](const auto& each) { return !each->check(); });
-  }
   if (connected_ && !connected_->is_open()) end_conversation();
   const auto closed = std::ranges::find_if(receivers_, [](const auto& r) { return !r->is_open(); });
   if (closed == receivers_.end()) return std::nullopt;
@@ -138,6 +134,11 @@ Limits UdpPort::limits() const {
           .sends_uncopied = has_trains && PageSender::is_possible()};
 }
 
+std::unique_ptr<PageSender> UdpPort::open_pages(const Route& route) {
+  const std::lock_guard lock(opening_lock_);
+  return PageSender::open(senders_.get(route), route, options_.port, options_.send_buffer);
+}
+
 std::uint16_t UdpPort::source_port(const Route& route) { return senders_.get(route).port; }
 
 // ------------------------------------------------------------------------------------ sending
@@ -145,26 +146,9 @@ std::uint16_t UdpPort::source_port(const Route& route) { return senders_.get(rou
 std::size_t UdpPort::send(std::span<const Train> trains, Instant) {
   std::size_t taken = 0;
   while (taken < trains.size()) {
-    const Train& first = trains[taken];
-    const Sender by = senders_.get(first.route);
-    if (!is_good(first) || by.fd < 0) {
-      counters_.add(Count::kDroppedBroken, first.packets());
-      ++taken;
-      continue;
-    }
-    if (first.is_kept && send_pages(first, by)) {
-      ++taken;
-      continue;
-    }
-    // As many as one call takes on one socket.
-    std::size_t run = 1;
-    while (run < kTrainsPerCall && taken + run < trains.size() && is_good(trains[taken + run]) &&
-           !trains[taken + run].is_kept && senders_.get(trains[taken + run].route).fd == by.fd) {
-      ++run;
-    }
-    const std::size_t sent = send_run(trains.subspan(taken, run), by);
-    taken += sent;
-    if (sent == 0) {
+    const std::size_t went = send_first(trains.subspan(taken));
+    taken += went;
+    if (went == 0) {
       counters_.add(Count::kSendFull, trains.size() - taken);
       break;
     }
@@ -172,25 +156,32 @@ std::size_t UdpPort::send(std::span<const Train> trains, Instant) {
   return taken;
 }
 
-// False: it was not, and wants to be copied.
-bool UdpPort::send_pages(const Train& train, const Sender& by) {
-  if (train.bytes.size() < PageSender::kBytesLeast || !limits().sends_uncopied) return false;
-  const std::unique_lock lock(pages_lock_, std::try_to_lock);
-  if (!lock) return false;
-  const auto is_like = [&](const auto& each) { return each->is_like(by); };
-  auto sender = std::ranges::find_if(page_senders_, is_like);
-  if (sender == page_senders_.end()) {
-    std::erase_if(page_senders_, [](const auto& each) { return !each->check(); });
-    if (page_senders_left_ == 0) return false;
-    --page_senders_left_;
-    auto made = PageSender::open(by, train.route, options_.send_buffer);
-    if (!made) return false;
-    sender = page_senders_.insert(page_senders_.end(), std::move(made));
+// At least the first one is gone or dropped, or there is no room (0).
+std::size_t UdpPort::send_first(std::span<const Train> trains) {
+  const Train& first = trains[0];
+  if (first.lane) {
+    send_by_lane(first);
+    return 1;
   }
-  if (!(*sender)->send(train, options_.port)) return false;
+  const Sender by = senders_.get(first.route);
+  if (!is_good(first) || by.fd < 0) {
+    counters_.add(Count::kDroppedBroken, first.packets());
+    return 1;
+  }
+  // As many as one call takes on one socket.
+  const std::size_t most = std::min(trains.size(), kTrainsPerCall);
+  std::size_t run = 1;
+  while (run < most && is_good(trains[run]) && !trains[run].lane &&
+         senders_.get(trains[run].route).fd == by.fd) {
+    ++run;
+  }
+  return send_run(trains.first(run), by);
+}
+
+void UdpPort::send_by_lane(const Train& train) {
+  if (!train.lane->send(train)) return counters_.add(Count::kDroppedBroken, train.packets());
   count_sent({&train, 1});
   counters_.add(Count::kSentUncopied);
-  return true;
 }
 
 void UdpPort::count_sent(std::span<const Train> trains) {
@@ -201,7 +192,6 @@ void UdpPort::count_sent(std::span<const Train> trains) {
   counters_.add(Count::kSentTrains, trains.size());
 }
 
-// At least the first one is gone or dropped, or there is no room (0).
 std::size_t UdpPort::send_run(std::span<const Train> run, const Sender& by) {
   std::size_t sent = run.size() > 1 ? send_together(run, by) : 0;
   // Alone; or what is wrong with the first one is its own business.

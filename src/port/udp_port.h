@@ -75,6 +75,8 @@ class UdpPort final : public Port {
   std::unique_ptr<UdpChannel> open_channel(const Route& route) {
     return UdpChannel::open(route, options_.port, counters_);
   }
+  // The same for long trains (page_sender.h), where limits() says that there are such. Any thread.
+  std::unique_ptr<PageSender> open_pages(const Route& route);
   // Who holds the other slots. Any thread.
   void set_steering(Steering steering);
 
@@ -98,11 +100,11 @@ class UdpPort final : public Port {
   const Counters& counters() override;
 
  private:
-  bool send_pages(const Train& train, const Sender& by);
+  std::size_t send_first(std::span<const Train> trains);
+  void send_by_lane(const Train& train);
   void count_sent(std::span<const Train> trains);
   std::size_t send_run(std::span<const Train> run, const Sender& by);
   static constexpr std::size_t kTrainsPerCall = 16;
-  static constexpr unsigned kPageSendersMost = 16;
   std::size_t send_together(std::span<const Train> run, const Sender& by);
   bool give_up(const Train& train, const Sender& by, int error);
   void send_singly(const Train& train, const Sender& by);
@@ -120,11 +122,7 @@ class UdpPort final : public Port {
   std::atomic<bool> offload_;
   Counters counters_;
   UdpSenders senders_;
-
-  // Held while a train is sent: who finds it taken sends his by a copy.
-  Mutex pages_lock_;
-  std::vector<std::unique_ptr<PageSender>> page_senders_;
-  unsigned page_senders_left_ = kPageSendersMost;  // that may still be made
+  Mutex opening_lock_;  // while a sender shares its port with one that is being made
 
   std::vector<std::unique_ptr<UdpReceiver>> receivers_;
   std::vector<int> descriptors_;

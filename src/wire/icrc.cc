@@ -119,8 +119,11 @@ Result<Verified, Malformed> FlowIcrc::verify(std::span<const std::byte> datagram
 
 bool Unverified::verify(std::size_t i) {
   const auto verified = icrc_.verify(datagram(i), static_cast<std::uint16_t>(id_guess_ + i));
-  if (verified) verified_ = *verified;
-  return verified.has_value();
+  if (!verified) return false;
+  verified_ = *verified;
+  if (!verified_.is_guess) [[unlikely]]
+    id_guess_ = static_cast<std::uint16_t>(verified_.id - i);
+  return true;
 }
 
 std::uint32_t received_icrc(std::span<const std::byte> datagram) {

@@ -183,6 +183,10 @@ TEST(Icrc, VerifiesDatagramsThatLieBehindEachOther) {
     ASSERT_TRUE(guessed_wrong.verify(1));
     if (flow == kIpv4Flow) {
       EXPECT_EQ(guessed_wrong.verified().id, 8);
+      EXPECT_FALSE(guessed_wrong.verified().is_guess);
+      ASSERT_TRUE(guessed_wrong.verify(3));
+      EXPECT_EQ(guessed_wrong.verified().id, 10);
+      EXPECT_TRUE(guessed_wrong.verified().is_guess) << "it is known from the one before";
     }
   }
 }
