@@ -17,15 +17,14 @@ constexpr std::uint32_t kTrain = 15;
 
 // Their places in a message of so many packets, which leave in one turn.
 std::vector<std::uint32_t> asking(SendOpcode opcode, std::uint32_t packets, std::uint32_t train) {
-  TestWorld world(EndOptions{
-      .memory = 512 * 1024, .in_flight = {.packets = 1000, .bytes = 1 << 20, .train = train}});
+  TestWorld world(EndOptions{.memory = 512 * 1024,
+                             .in_flight = {.packets = 1000, .bytes = 1 << 20, .train = train}});
   world.link.options.backlog_max = Duration::milliseconds(1);
   for (std::uint64_t i = 0; i < 2; ++i)
     world.far().post_receive(i, 0, 512 * 1024);
   const auto post = [&](std::uint32_t bytes) {
-    const qp::SendRequest request{.opcode = opcode,
-                                  .remote_address = world.far().address(0),
-                                  .remote_key = world.far().key};
+    const qp::SendRequest request{
+        .opcode = opcode, .remote_address = world.far().address(0), .remote_key = world.far().key};
     world.near().post(request, 0, bytes);
     world.run(kSoon);
     EXPECT_EQ(world.near().poll().size(), 1u);
