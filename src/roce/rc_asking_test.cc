@@ -56,5 +56,29 @@ TEST(RcAsking, WithoutTrainsEverySixteenth) {
   EXPECT_EQ(asking(SendOpcode::kWrite, 50, 1), (std::vector<std::uint32_t>{15, 31, 47, 49}));
 }
 
+// Whether the peer agrees is asked by the first few packets, which are counted one by one. Behind
+// them, those that differ in their sequence numbers alone are written together.
+TEST(RcAsking, WhetherThePeerAgreesLeavesNoRuns) {
+  TestWorld world(EndOptions{.in_flight = {.packets = 1000, .bytes = 1 << 20, .train = kTrain},
+                             .reorder_packets = kAgreedSpan,
+                             .asks_for_agreement = true});
+  world.link.options.backlog_max = Duration::milliseconds(1);
+  const auto post = [&](std::uint32_t bytes) {
+    const qp::SendRequest request{.opcode = SendOpcode::kWrite,
+                                  .remote_address = world.far().address(0),
+                                  .remote_key = world.far().key};
+    world.near().post(request, 0, bytes);
+    world.near().turn();
+  };
+  post(4 * kMtu);
+  EXPECT_EQ(world.near().sent_in_runs, 0u);
+  world.run(kSoon);
+  EXPECT_EQ(world.near().poll().size(), 1u);
+  post(40 * kMtu);
+  EXPECT_GE(world.near().sent_in_runs, 30u);
+  world.run(kSoon);
+  EXPECT_EQ(world.near().poll().size(), 1u);
+}
+
 }  // namespace
 }  // namespace verbena::roce

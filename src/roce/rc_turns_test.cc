@@ -46,6 +46,15 @@ class RcTurns : public testing::Test {
       world.link.give_back(std::move(packet.bytes));
     }
   }
+  // Two packets that have changed places.
+  void deliver_swapped() {
+    world.near().turn();
+    InTransit first = world.link.take();
+    InTransit second = world.link.take();
+    ASSERT_TRUE(world.link.is_empty());
+    world.far().receive(second);
+    if (!is_first_lost) world.far().receive(first);
+  }
   // How many packets it answered, in each turn until nothing is left.
   std::vector<unsigned> serve(const qp::Budget& each) {
     std::vector<unsigned> counts;
@@ -60,6 +69,7 @@ class RcTurns : public testing::Test {
 
   TestWorld world;
   std::vector<bool> asks;
+  bool is_first_lost = false;
 
  private:
   unsigned answers_ = 0;
@@ -101,6 +111,29 @@ TEST_F(RcTurns, WhatIsAnsweredByItselfAsks) {
   world.run(kSoon);
   EXPECT_EQ(world.near().poll().size(), 4u);
   EXPECT_THAT(asks, AllOf(SizeIs(4), Each(true)));
+}
+
+// What was missing has come, and is told to wait: to say that it is missing would bring it again.
+TEST_F(RcTurns, ARefusalNamesNoGap) {
+  for (int i = 0; i < 2; ++i)
+    world.near().post(request(SendOpcode::kSend), 0, 8);
+  deliver_swapped();
+  EXPECT_THAT(serve({}), AllOf(SizeIs(1), Each(1u)));
+  EXPECT_EQ(world.far().rc().responder().counters().not_ready, 1u);
+  EXPECT_EQ(world.far().rc().responder().counters().naks, 0u);
+}
+
+TEST_F(RcTurns, AGapThatCouldNotBeNamedIsLeftToDo) {
+  for (int i = 0; i < 2; ++i)
+    world.near().post(request(SendOpcode::kWrite), 0, 8);
+  is_first_lost = true;
+  deliver_swapped();
+  world.link.options.backlog_max = Duration::nanoseconds(-1);  // no room at all
+  qp::Budget budget;
+  EXPECT_TRUE(world.far().engine->serve(world.far().pair.responder(), budget, world.now()));
+  world.link.options.backlog_max = Duration::milliseconds(1);
+  EXPECT_THAT(serve({}), AllOf(SizeIs(1), Each(1u)));
+  EXPECT_EQ(world.far().rc().responder().counters().naks, 1u);
 }
 
 }  // namespace

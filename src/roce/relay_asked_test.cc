@@ -134,6 +134,17 @@ TEST_F(WireRelayAsked, WhatIsAskedForAgainTooLateIsNothingToTheTarget) {
   EXPECT_TRUE(far().events.empty());
 }
 
+// As of any queue pair: it has failed, and says so.
+TEST_F(WireRelayAsked, MoreReadsThanAgreedAreRefused) {
+  for (std::uint32_t i = 0; i < 4; ++i)
+    read(i, 1000);
+  EXPECT_EQ(far().pair.state(), qp::QpState::kReadyToSend);
+  read(4, 1000);
+  run();
+  EXPECT_EQ(far().rc().responder().counters().refused, 1u);
+  EXPECT_EQ(far().pair.state(), qp::QpState::kError);
+}
+
 // It asks again because it got nothing: it waits for the READ, which fails as if asked for once.
 TEST_F(WireRelayAsked, WhatIsAskedForAgainBeforeItsAnswerMayBeRefused) {
   relay.regions.remove(relay.region);

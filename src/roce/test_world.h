@@ -205,6 +205,12 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
     sent_apart += is_apart;
     return transmit(packet.general(), path, payload);
   }
+  std::uint32_t transmit_run(const Outgoing& packet, std::uint32_t most, const Path& path,
+                             RunSource payload) override {
+    const std::uint32_t count = Wire::transmit_run(packet, most, path, payload);
+    sent_in_runs += count;
+    return count;
+  }
   const Path* path_of(const qp::Operation&) override { return &path_; }
   void qp_event(QpNum, qp::QpEvent event) override { events.push_back(event); }
   RcEngine& rc() { return static_cast<RcEngine&>(*engine); }
@@ -299,6 +305,7 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
   bool had_no_room = false;
   unsigned sent_at_once = 0;
   unsigned sent_apart = 0;
+  unsigned sent_in_runs = 0;
   unsigned received_at_once = 0;
 
  private:
