@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "port/train.h"
 
+#include <algorithm>
 #include <numeric>
 #include <utility>
 
