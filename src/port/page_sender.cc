@@ -3,7 +3,6 @@
 
 #include <fcntl.h>
 #include <linux/udp.h>
-#include <sys/uio.h>
 
 #include <algorithm>
 #include <cstring>
@@ -77,24 +76,29 @@ void PageSender::check() {
 bool PageSender::divide(std::uint32_t segment_size) {
   if (segment_size_ == segment_size) return true;
   segment_size_ = segment_size;
-  return set_segment_size(socket_.fd, segment_size);
+  is_over_ = !set_segment_size(socket_.fd, segment_size);
+  return !is_over_;
 }
 
 // After a failure nobody knows what the kernel has counted, and pages may be left in the pipe. On
 // this host a socket is never full.
-bool PageSender::send(const Train& train) {
+Lane::Sent PageSender::send(const Train& train) {
   if (sent_++ % kBetweenChecks == 0) check();
-  is_over_ = is_over_ || !divide(train.segment_size) || !push(train.bytes);
+  if (is_over_ || !divide(train.segment_size)) return Sent::kLost;
   ++next_id_;
-  return !is_over_;
+  const iovec piece{const_cast<std::byte*>(train.bytes.data()), train.bytes.size()};
+  const bool is_lent = goes_by_pages(train.bytes);
+  is_over_ = is_lent ? !lend(piece)
+                     : raw::send_to(socket_.fd, piece, kFlags, nullptr, 0) !=
+                           static_cast<ssize_t>(piece.iov_len);
+  if (is_over_) return Sent::kLost;
+  return is_lent ? Sent::kUncopied : Sent::kCopied;
 }
 
-bool PageSender::push(std::span<const std::byte> bytes) {
-  const iovec piece{const_cast<std::byte*>(bytes.data()), bytes.size()};
-  const auto size = static_cast<ssize_t>(bytes.size());
-  if (!goes_by_pages(bytes)) return raw::send_to(socket_.fd, piece, kFlags, nullptr, 0) == size;
+bool PageSender::lend(const iovec& piece) {
+  const auto size = static_cast<ssize_t>(piece.iov_len);
   return raw::lend_pages(pipe_[1].fd, piece) == size &&
-         raw::splice(pipe_[0].fd, socket_.fd, bytes.size()) == size;
+         raw::splice(pipe_[0].fd, socket_.fd, piece.iov_len) == size;
 }
 
 // Forty packets and a half, from several pages, come as they were, and count as one. That pages are
@@ -115,7 +119,7 @@ bool PageSender::is_possible() {
       const Train train{{.from = loopback, .to = loopback}, sent, kSegment};
       const auto sender = open(*like, train.route, receiver->port, 0);
       std::size_t got = 0;
-      good = sender && sender->send(train);
+      good = sender && sender->send(train) == Sent::kUncopied;
       while (good && got < kBytes) {
         std::array<std::byte, kSegment + 1> packet;
         const ssize_t size = raw::receive(receiver->fd, packet.data(), packet.size());

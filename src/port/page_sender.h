@@ -8,6 +8,7 @@
 #pragma once
 
 #include <sys/types.h>
+#include <sys/uio.h>
 
 #include <array>
 #include <cstddef>
@@ -37,7 +38,7 @@ class PageSender final : public Lane {
   // Somebody closed one of its descriptors, or it has failed.
   bool is_over() const { return is_over_; }
 
-  bool send(const Train& train) override;
+  Sent send(const Train& train) override;
   std::uint16_t next_id() const override { return next_id_; }
 
  private:
@@ -46,7 +47,7 @@ class PageSender final : public Lane {
   bool has_pipe();
   void check();
   bool divide(std::uint32_t segment_size);
-  bool push(std::span<const std::byte> bytes);
+  bool lend(const iovec& piece);
 
   struct Descriptor {
     int fd = -1;

@@ -67,8 +67,12 @@ struct Train {
 // may see what comes there after: they may leave without a copy.
 class Lane {
  public:
-  // False: it is lost, and so is whatever is given later.
-  virtual bool send(const Train& train) = 0;
+  enum class Sent : std::uint8_t {
+    kLost,      // and so is whatever is given later
+    kCopied,    //
+    kUncopied,  // the kernel has taken the pages
+  };
+  virtual Sent send(const Train& train) = 0;
   // What the first packet of the next train has to have as IPv4 id. They count by trains.
   virtual std::uint16_t next_id() const = 0;
 

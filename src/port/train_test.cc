@@ -142,7 +142,7 @@ TEST_F(TrainTest, WhatThePortDoesNotTakeStaysInOrder) {
 
 class TestLane final : public Lane {
  public:
-  bool send(const Train&) override { return true; }
+  Sent send(const Train&) override { return Sent::kCopied; }
   std::uint16_t next_id() const override { return next; }
   std::uint16_t next = 0xFFFE;
 };

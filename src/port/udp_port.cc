@@ -179,9 +179,10 @@ std::size_t UdpPort::send_first(std::span<const Train> trains) {
 }
 
 void UdpPort::send_by_lane(const Train& train) {
-  if (!train.lane->send(train)) return counters_.add(Count::kDroppedBroken, train.packets());
+  const Lane::Sent sent = train.lane->send(train);
+  if (sent == Lane::Sent::kLost) return counters_.add(Count::kDroppedBroken, train.packets());
   count_sent({&train, 1});
-  counters_.add(Count::kSentUncopied);
+  if (sent == Lane::Sent::kUncopied) counters_.add(Count::kSentUncopied);
 }
 
 void UdpPort::count_sent(std::span<const Train> trains) {
