@@ -472,5 +472,16 @@ TEST_F(CmProtocol, TooManyInTimeWaitEndTheOldest) {
   EXPECT_EQ(small.counters().time_wait_cut, 1u);
 }
 
+TEST(CmResolving, NoMoreWaitThanTheBacklogHolds) {
+  World world;
+  world[1].listen(2);
+  world[1].habits.on_resolve = Does::kNothing;
+  for (int i = 0; i < 3; ++i)
+    world[0].resolve(world[1]);
+  world.run(Duration::milliseconds(10));
+  ASSERT_EQ(world[0].heard.size(), 1u) << "the first two wait";
+  EXPECT_EQ(std::get<wire::SidrRep>(world[0].heard[0].message).status, wire::SidrStatus::kRejected);
+}
+
 }  // namespace
 }  // namespace verbena::cm
