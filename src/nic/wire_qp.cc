@@ -262,9 +262,9 @@ auto WireQp::transmit(const roce::Outgoing& packet, const roce::Path& path,
   const port::Route route = route_of(packet, path, options_.is_on_this_host || is_near_);
   const std::uint16_t source_port = nic_.port().source_port(route);
   if (source_port == 0) return Sent::kSent;  // lost, for want of a socket
-  const bool is_data = end_kept_before(packet.head, source_port);
   const auto bytes = static_cast<std::uint32_t>(size);
-  const bool is_of_many = is_data && pages_ && packet.payload_bytes == options_.settings.path_mtu;
+  const bool is_of_many = pages_ && end_kept_before(packet.head, source_port) &&
+                          packet.payload_bytes == options_.settings.path_mtu;
   const auto place = is_of_many ? place_run(route, bytes, 1) : this->place(route, bytes);
   if (!place) return Sent::kNoRoom;
   wire::DatagramBuilder datagram(place->room, packet.head, packet.payload_bytes);
