@@ -102,8 +102,11 @@ class WireNic final : port::HandOver {
   void note_driver() { driven_at_.store(stamp(), std::memory_order_relaxed); }
   // For how long something takes: ticks, or nanoseconds where there are none.
   static std::uint64_t stamp();
-  // A connection begins, or ends: while there is one, pollers look at the sockets.
-  void connected() { connections_.fetch_add(1, std::memory_order_relaxed); }
+  // A connection begins, or ends: while there is one, pollers look at the sockets, and the watcher
+  // looks after descriptors, so that the first one wakes it.
+  void connected() {
+    if (connections_.fetch_add(1, std::memory_order_relaxed) == 0) look_again();
+  }
   void disconnected() {
     connections_.fetch_sub(1, std::memory_order_relaxed);
     if (is_talking_.load(std::memory_order_relaxed)) end_talk();

@@ -24,7 +24,7 @@ constexpr std::size_t kPipePages = 16;
 // Less is not worth two calls.
 constexpr std::size_t kBytesLeast = 32 << 10;
 // Programs close descriptors that they do not know: after so many trains we look.
-constexpr unsigned kBetweenChecks = 32;
+constexpr unsigned kTrainsBetweenChecks = 32;
 
 // Pages that a pipe takes, and that are worth it.
 bool goes_by_pages(std::span<const std::byte> bytes) {
@@ -83,7 +83,7 @@ bool PageSender::divide(std::uint32_t segment_size) {
 // After a failure nobody knows what the kernel has counted, and pages may be left in the pipe. On
 // this host a socket is never full.
 Lane::Sent PageSender::send(const Train& train) {
-  if (sent_++ % kBetweenChecks == 0) check();
+  if (sent_++ % kTrainsBetweenChecks == 0) check();
   if (is_over_ || !divide(train.segment_size)) return Sent::kLost;
   ++next_id_;
   const iovec piece{const_cast<std::byte*>(train.bytes.data()), train.bytes.size()};

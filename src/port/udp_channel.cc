@@ -23,7 +23,7 @@ namespace {
 namespace raw = host::raw;
 
 // Programs close descriptors that they do not know: after so many packets we look.
-constexpr unsigned kBetweenChecks = 256;
+constexpr unsigned kPacketsBetweenChecks = 256;
 
 template <class T>
 bool set_on_channel(int fd, int level, int name, const T& value) {
@@ -96,7 +96,7 @@ bool UdpChannel::learn_id(const Route& route) {
 }
 
 bool UdpChannel::send(std::span<const std::byte> packet) {
-  if (++sent_ % kBetweenChecks == 0) is_over_ |= file_of(fd_) != file_;
+  if (++sent_ % kPacketsBetweenChecks == 0) is_over_ |= file_of(fd_) != file_;
   if (is_over_) return false;
   const iovec piece{const_cast<std::byte*>(packet.data()), packet.size()};
   if (raw::send_to(fd_, piece, MSG_DONTWAIT | MSG_NOSIGNAL, nullptr, 0) < 0) {

@@ -12,7 +12,7 @@ namespace {
 
 using queues::SendOpcode;
 
-constexpr std::uint32_t kMtu = 1024;
+constexpr std::uint32_t kAskingMtu = 1024;
 constexpr std::uint32_t kTrain = 15;
 
 // Their places in a message of so many packets, which leave in one turn.
@@ -38,7 +38,7 @@ std::vector<std::uint32_t> asking(SendOpcode opcode, std::uint32_t packets, std:
     ++place;
     return true;
   };
-  post(packets * kMtu);
+  post(packets * kAskingMtu);
   EXPECT_EQ(place, packets);
   return places;
 }
@@ -70,11 +70,11 @@ TEST(RcAsking, WhetherThePeerAgreesLeavesNoRuns) {
     world.near().post(request, 0, bytes);
     world.near().turn();
   };
-  post(4 * kMtu);
+  post(4 * kAskingMtu);
   EXPECT_EQ(world.near().sent_in_runs, 0u);
   world.run(kSoon);
   EXPECT_EQ(world.near().poll().size(), 1u);
-  post(40 * kMtu);
+  post(40 * kAskingMtu);
   EXPECT_GE(world.near().sent_in_runs, 30u);
   world.run(kSoon);
   EXPECT_EQ(world.near().poll().size(), 1u);
