@@ -34,8 +34,8 @@ constexpr std::uint32_t kInFlightPackets = 400;
 constexpr std::uint32_t kInFlightPacketsMin = 4;
 // To a process of this host, whose buffer we know: this share of it, and no more than stays in the
 // processor's caches on the way.
-constexpr std::uint32_t kNearShare = 16;
-constexpr std::uint32_t kInFlightBytesNear = 480 * 1024;
+constexpr std::uint32_t kNearShare = 8;
+constexpr std::uint32_t kInFlightBytesNear = 960 * 1024;
 constexpr std::uint32_t kInFlightPacketsNear = 1000;
 
 // On one host nothing marks packets, and without the mark acknowledgements fit into trains of data.

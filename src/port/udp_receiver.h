@@ -33,8 +33,9 @@ class UdpReceiver {
  public:
   static constexpr std::size_t kBatchBytes = 64 << 10;  // what GRO makes at most
   static constexpr std::size_t kBatches = 16;
-  // A call brings in about this much: more would push out of the cache what was read first.
-  static constexpr std::size_t kBytesPerCall = 256 << 10;
+  // A call brings in about this much, one long train: more would push out of the nearest cache what
+  // was read first, and its acknowledgement would wait for all of it.
+  static constexpr std::size_t kBytesPerCall = 32 << 10;
 
   // After less than this there is mostly nothing more, and finding that out is a system call.
   static constexpr std::size_t kBytesAlone = 2048;

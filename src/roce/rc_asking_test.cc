@@ -16,9 +16,11 @@ constexpr std::uint32_t kAskingMtu = 1024;
 constexpr std::uint32_t kTrain = 15;
 
 // Their places in a message of so many packets, which leave in one turn.
-std::vector<std::uint32_t> asking(SendOpcode opcode, std::uint32_t packets, std::uint32_t train) {
-  TestWorld world(EndOptions{.memory = 512 * 1024,
-                             .in_flight = {.packets = 1000, .bytes = 1 << 20, .train = train}});
+std::vector<std::uint32_t> asking(SendOpcode opcode, std::uint32_t packets, std::uint32_t train,
+                                  std::uint32_t window = 1024) {
+  TestWorld world(
+      EndOptions{.memory = 512 * 1024,
+                 .in_flight = {.packets = 1000, .bytes = window * kAskingMtu, .train = train}});
   world.link.options.backlog_max = Duration::milliseconds(1);
   for (std::uint64_t i = 0; i < 2; ++i)
     world.far().post_receive(i, 0, 512 * 1024);
@@ -45,11 +47,17 @@ std::vector<std::uint32_t> asking(SendOpcode opcode, std::uint32_t packets, std:
 
 // Two packets, for the first is longer than those behind it; then whole trains.
 TEST(RcAsking, ThoseOfALongWriteThatEndTrains) {
-  EXPECT_EQ(asking(SendOpcode::kWrite, 64, kTrain), (std::vector<std::uint32_t>{31, 61, 63}));
+  EXPECT_EQ(asking(SendOpcode::kWrite, 64, kTrain, 100), (std::vector<std::uint32_t>{31, 61, 63}));
 }
 
 TEST(RcAsking, OfASendTrainsBeginWithTheFirst) {
-  EXPECT_EQ(asking(SendOpcode::kSend, 64, kTrain), (std::vector<std::uint32_t>{29, 59, 63}));
+  EXPECT_EQ(asking(SendOpcode::kSend, 64, kTrain, 100), (std::vector<std::uint32_t>{29, 59, 63}));
+}
+
+TEST(RcAsking, SeldomerWhereAQuarterOfTheWindowHoldsMoreTrains) {
+  EXPECT_EQ(asking(SendOpcode::kSend, 64, kTrain, 3 * 4 * kTrain),
+            (std::vector<std::uint32_t>{44, 63}));
+  EXPECT_EQ(asking(SendOpcode::kSend, 64, kTrain), (std::vector<std::uint32_t>{59, 63}));
 }
 
 TEST(RcAsking, WithoutTrainsEverySixteenth) {

@@ -107,6 +107,7 @@ class Requester {
   bool seek(qp::SendWindow& window, const Now& now);
   bool begin(qp::SendWindow& window, const Now& now);
   bool admit(qp::SendWindow& window, const Now& now);
+  std::uint32_t packets_most() const;
   std::uint32_t room_at(const Flight& flight, Psn psn);
   bool waits_for_train(const Flight& flight, std::uint32_t room) const;
   bool waits_for_company(const Flight& flight, const qp::SendWindow& window) const;

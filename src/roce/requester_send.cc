@@ -20,8 +20,9 @@ namespace {
 // every so many packets.
 constexpr std::uint32_t kAsksPerWindow = 4;
 constexpr std::uint32_t kAskAtLeastEvery = 16;
-// And trains: each answer costs both ends a call of the system.
-constexpr std::uint32_t kAskAfterTrains = 2;
+// And trains, as many of them as that is: each answer costs both ends a call of the system.
+constexpr std::uint32_t kTrainsPerAskLeast = 2;
+constexpr std::uint32_t kTrainsPerAskMost = 4;
 // With so many operations on their way, what is posted waits for company; and with so many that
 // wait, it leaves.
 constexpr std::uint32_t kAloneMost = 8;
@@ -159,12 +160,15 @@ bool Requester::admit(qp::SendWindow& window, const Now& now) {
   return true;
 }
 
+std::uint32_t Requester::packets_most() const {
+  return agreement_.is_agreed() ? std::min(most_.packets, kAgreedSpan) : most_.packets;
+}
+
 // How many packets may leave from `psn` on, or answers be asked for. One always may when nothing is
 // on its way.
 std::uint32_t Requester::room_at(const Flight& flight, Psn psn) {
   const auto out = static_cast<std::uint32_t>(psn - finished_);
-  const std::uint32_t most =
-      agreement_.is_agreed() ? std::min(most_.packets, kAgreedSpan) : most_.packets;
+  const std::uint32_t most = packets_most();
   if (out >= most) return 0;
   std::uint64_t bytes_max = most_.bytes;
   if (congestion_) bytes_max = std::min<std::uint64_t>(bytes_max, congestion_->window());
@@ -229,8 +233,11 @@ std::uint32_t Requester::count_to_ask(const Flight& flight, const Step& step) {
 }
 
 std::uint32_t Requester::asks_every() const {
+  const std::uint32_t window = std::min(packets_most(), most_.bytes / settings_.path_mtu);
+  const std::uint32_t trains =
+      std::clamp(window / kAsksPerWindow / most_.train, kTrainsPerAskLeast, kTrainsPerAskMost);
   return std::clamp(most_.packets / kAsksPerWindow, 1u,
-                    std::max(kAskAtLeastEvery, kAskAfterTrains * most_.train));
+                    std::max(kAskAtLeastEvery, trains * most_.train));
 }
 
 // Of `count` packets that nobody was asked about. Where one is due soon it is asked for by the last
