@@ -45,7 +45,7 @@ struct Connection {
   QpNum remote_qp;
   std::uint32_t remote_psn = 0;
 
-  std::uint64_t local_guid = 0;
+  std::uint64_t local_guid = 0;  // of who asks: a REQ that is given up names it
   QpNum local_qp;
   Duration wait;       // for an answer of the peer
   Duration peer_wait;  // of the peer for ours

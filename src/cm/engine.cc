@@ -119,7 +119,6 @@ Result<void, Refusal> Engine::accept(CommId id, const wire::Rep& rep, Instant no
   leave_backlog(c);
   c.state = State::kReplySent;
   c.local_qp = rep.local_qp;
-  c.local_guid = rep.local_ca_guid;
   wire::Rep said = rep;
   if (c.has_alternate && said.failover_accepted == kFailoverAccepted) {
     said.failover_accepted = kFailoverNotSupported;

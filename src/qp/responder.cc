@@ -453,7 +453,6 @@ void Responder::reset() {
   receiving_ = in_rtr_ = first_message_seen_ = false;
   lost_ = lost_told_ = false;
   access_ = qkey_ = 0;
-  rnr_timer_ = reads_in_max_ = 0;
   last_refusal_ = Reason::kNone;
   abandon();
   current_.has_receive = current_.in_progress = false;

@@ -33,6 +33,19 @@ TEST(ResponderOfPackets, LearnsTheLengthOfAMessageAtItsEnd) {
   EXPECT_THAT(bench.faults, ElementsAre(ResponderFault::kReceive));
 }
 
+TEST(ResponderOfPackets, PlacesNoPiecesOutsideAMessage) {
+  ResponderBench bench;
+  bench.post({bench.memory.sge(0, 40)});
+  const std::vector<std::byte> payload(32, std::byte{9});
+  const ConstPieces pieces{.first = payload.data(), .bytes = 16, .stride = 16, .count = 2};
+  EXPECT_FALSE(bench.responder.place_pieces(0, pieces));
+  EXPECT_TRUE(bench.memory.holds(0, 40, 0));
+  ASSERT_TRUE(bench.responder.begin_receive_of_any_length());
+  EXPECT_TRUE(bench.responder.place_pieces(0, pieces));
+  EXPECT_TRUE(bench.memory.holds(0, 32, 9));
+  EXPECT_FALSE(bench.responder.place_pieces(9, pieces));
+}
+
 TEST(ResponderOfPackets, FailsOverARequestThatIsNone) {
   ResponderBench bench;
   bench.responder.broken_request();

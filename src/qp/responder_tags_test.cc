@@ -295,7 +295,7 @@ TEST_F(Tags, ManyAreFetchedAFewAtATime) {
     ASSERT_FALSE(receive(rendezvous(tag, 64)));
   }
   EXPECT_THAT(poll_all(completions), SizeIs(kCount));
-  EXPECT_LE(qp.send_queue().used(), RendezvousQueue::kPlaces);
+  EXPECT_EQ(qp.send_queue().used(), RendezvousQueue::kPlaces);
   // Answers in trains: what one brings is posted while its places are still taken.
   std::vector<std::uint64_t> done;
   for (int turns = 0; turns < 200 && done.size() < kCount; ++turns) {
@@ -352,6 +352,7 @@ TEST_F(Tags, WhatThePeerRefusesFailsTheEntry) {
   qp.window().answered(read, Answer::kAccess, now);
   const Completion completion = only();
   EXPECT_EQ(Status::kRemoteAccess, completion.status);
+  EXPECT_EQ(static_cast<std::uint32_t>(Reason::kPeerAccess), completion.vendor_error);
   EXPECT_EQ(kTagged + 1, completion.wr_id);
   EXPECT_EQ(CompletionKind::kTagReceive, completion.kind);
   EXPECT_EQ(QpState::kError, qp.state());
