@@ -6,7 +6,6 @@
 
 #include <fcntl.h>
 #include <sys/epoll.h>
-#include <sys/eventfd.h>
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
@@ -142,10 +141,6 @@ inline int epoll_wait(int epoll, epoll_event* events, int most, int milliseconds
 inline int signal_descriptor(std::uint64_t mask) {
   constexpr int kFlags = O_CLOEXEC | O_NONBLOCK;
   return static_cast<int>(syscall(SYS_signalfd4, -1, &mask, sizeof mask, kFlags));
-}
-// A counter that is readable while it is not zero; never waits.
-inline int event_descriptor() {
-  return static_cast<int>(syscall(SYS_eventfd2, 0, EFD_CLOEXEC | EFD_NONBLOCK));
 }
 inline int open_process(pid_t process) {
   return static_cast<int>(syscall(SYS_pidfd_open, process, 0));

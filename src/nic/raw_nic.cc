@@ -2,13 +2,12 @@
 #include "nic/raw_nic.h"
 
 #include <poll.h>
-#include <unistd.h>
 
 #include <algorithm>
+#include <ctime>
 #include <utility>
 
 #include "base/log.h"
-#include "host/raw_calls.h"
 #include "nic/engine.h"
 #include "nic/nic.h"
 #include "nic/nic_qp.h"
@@ -42,8 +41,7 @@ Result<raw::FlowId, Error> RawNic::add(RawPort& port, const raw::Flow& flow) {
   if (!port::may_use_packet_sockets()) return refuse(Error::kPrivilege);
   const std::lock_guard guard(lock_);
   if (!has_thread_) {
-    if (wake_fd_ < 0) wake_fd_ = port::lift_descriptor(host::raw::event_descriptor());
-    if (wake_fd_ < 0) return refuse(Error::kNoDescriptors);
+    if (!wake_.is_open() && !wake_.open()) return refuse(Error::kNoDescriptors);
     if (!start_service_thread("verbena-raw", run_thread, this)) return refuse(Error::kNoRoom);
     has_thread_ = true;
   }
@@ -153,17 +151,17 @@ bool RawNic::is_polled() {
 }
 
 void RawNic::wait_for_frames() {
-  std::vector<pollfd> watched{{wake_fd_, POLLIN, 0}};
+  std::vector<pollfd> watched{{wake_.descriptor(), POLLIN, 0}};
   {
     const std::lock_guard guard(lock_);
     for (const auto& port : ports_)
       if (port->has_flows()) watched.push_back({port->receiver(), POLLIN, 0});
   }
-  if (ppoll(watched.data(), watched.size(), nullptr, nullptr) <= 0) return;
-  if (watched[0].revents != 0) {
-    std::uint64_t count = 0;
-    if (::read(wake_fd_, &count, sizeof count) < 0) return;
-  }
+  timespec limit{};
+  limit.tv_nsec = WatchPace::kSleepUnwoken.count_nanoseconds();
+  const bool is_woken = watched[0].fd >= 0;
+  if (ppoll(watched.data(), watched.size(), is_woken ? nullptr : &limit, nullptr) <= 0) return;
+  if (watched[0].revents != 0) wake_.drain();
   const bool is_closed = std::ranges::any_of(
       watched, [](const pollfd& each) { return (each.revents & POLLNVAL) != 0; });
   if (is_closed) mend();
@@ -176,8 +174,7 @@ void RawNic::mend() {
 }
 
 void RawNic::look_again() {
-  const std::uint64_t one = 1;
-  static_cast<void>(!write(wake_fd_, &one, sizeof one));
+  wake_.wake();
   nap_.end();
 }
 

@@ -22,6 +22,7 @@
 #include "nic/error.h"
 #include "nic/nap.h"
 #include "nic/raw_port.h"
+#include "nic/wake_pipe.h"
 
 namespace verbena::nic {
 
@@ -65,8 +66,8 @@ class RawNic {
 
   Nic& nic_;
   Engine& engine_;
-  int wake_fd_ = -1;  // an eventfd: the sockets have changed
-  Mutex lock_;        // before queue pairs' locks
+  WakePipe wake_;  // the sockets have changed
+  Mutex lock_;     // before queue pairs' locks
   std::vector<std::unique_ptr<RawPort>> ports_;
   bool has_thread_ = false;
   std::atomic<std::uint32_t> flows_{0};

@@ -51,6 +51,9 @@ class WatchPace {
   // watcher does.
   static constexpr std::uint32_t kWarmPolls = 100'000;
 
+  // Of who may have to look after closed descriptors, though nothing wakes it.
+  static constexpr Duration kSleepUnwoken = Duration::milliseconds(100);
+
   // Counters that move: with each poll, with each wait for events; what polls took that received
   // something, and all the time, in one unit.
   struct Seen {

@@ -30,6 +30,7 @@
 #include "nic/multicast.h"
 #include "nic/nap.h"
 #include "nic/train_pool.h"
+#include "nic/wake_pipe.h"
 #include "nic/watch_pace.h"
 #include "nic/wire_flows.h"
 #include "nic/wire_gauges.h"
@@ -252,7 +253,7 @@ class WireNic final : port::HandOver {
   std::atomic<bool> has_inbox_{false};
 
   // The watcher's.
-  int wake_fd_ = -1;  // an eventfd: the sockets have changed
+  WakePipe wake_;  // the sockets have changed
   WatchPace pace_;
   Instant lingers_again_;
   std::vector<pollfd> watched_;

@@ -3,7 +3,6 @@
 #include <poll.h>
 #include <sched.h>
 #include <sys/resource.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -12,7 +11,6 @@
 
 #include "base/futex.h"
 #include "base/log.h"
-#include "host/raw_calls.h"
 #include "nic/engine.h"
 #include "nic/nic.h"
 #include "nic/service_thread.h"
@@ -25,8 +23,6 @@ namespace {
 constexpr Duration kLeavePatience = Duration::milliseconds(50);
 constexpr Duration kWritePatience = Duration::milliseconds(500);
 constexpr Duration kLinePatience = Duration::seconds(2);
-// Of who has connections, without a look at the descriptors.
-constexpr Duration kSleepMost = Duration::milliseconds(100);
 // So many packets at a time are a stream: the next ones come within this, mostly, and being woken
 // for them would cost their sender much of its time.
 constexpr std::size_t kStream = 8;
@@ -53,8 +49,7 @@ long switches() {
 }  // namespace
 
 bool WireNic::start() {
-  wake_fd_ = port::lift_descriptor(host::raw::event_descriptor());
-  return start_service_thread("verbena-wire", run_thread, this);
+  return wake_.open() && start_service_thread("verbena-wire", run_thread, this);
 }
 
 void* WireNic::run_thread(void* wire) {
@@ -154,7 +149,7 @@ void WireNic::receive_while_they_come(std::size_t found) {
 
 void WireNic::wait_for_packets() {
   std::vector<pollfd>& watched = watched_;
-  watched.assign(1, {wake_fd_, POLLIN, 0});
+  watched.assign(1, {wake_.descriptor(), POLLIN, 0});
   {
     const std::lock_guard guard(receive_lock_);
     answer_owed();  // of who held the lock when we came from a nap
@@ -163,15 +158,12 @@ void WireNic::wait_for_packets() {
   }
   std::optional<Duration> patience = line_.patience();
   // Where a descriptor was closed and its number is something else's by now, we sleep on that.
-  if (connections_.load(std::memory_order_relaxed) != 0)
-    patience = std::min(patience.value_or(kSleepMost), kSleepMost);
+  if (connections_.load(std::memory_order_relaxed) != 0 || watched[0].fd < 0)
+    patience = std::min(patience.value_or(WatchPace::kSleepUnwoken), WatchPace::kSleepUnwoken);
   timespec limit{};
   if (patience) limit.tv_nsec = patience->count_nanoseconds();
   if (ppoll(watched.data(), watched.size(), patience ? &limit : nullptr, nullptr) <= 0) return;
-  if (watched[0].revents != 0) {
-    std::uint64_t count = 0;
-    if (::read(wake_fd_, &count, sizeof count) < 0) return;
-  }
+  if (watched[0].revents != 0) wake_.drain();
   const bool is_closed = std::ranges::any_of(
       watched, [](const pollfd& each) { return (each.revents & (POLLNVAL | POLLERR)) != 0; });
   if (is_closed) mend_sockets();
@@ -210,8 +202,7 @@ void WireNic::tend_recording() {
 }
 
 void WireNic::look_again() {
-  const std::uint64_t one = 1;
-  static_cast<void>(!write(wake_fd_, &one, sizeof one));
+  wake_.wake();
   nap_.end();
 }
 

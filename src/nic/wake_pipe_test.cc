@@ -1,0 +1,51 @@
+// SPDX-License-Identifier: MIT
+#include "nic/wake_pipe.h"
+
+#include <fcntl.h>
+#include <gtest/gtest.h>
+#include <poll.h>
+
+namespace verbena::nic {
+namespace {
+
+bool is_readable(int fd) {
+  pollfd watched{fd, POLLIN, 0};
+  return poll(&watched, 1, 0) == 1;
+}
+
+TEST(WakePipe, WakesUntilItIsDrained) {
+  WakePipe wake;
+  EXPECT_FALSE(wake.is_open());
+  EXPECT_EQ(wake.descriptor(), -1);
+  wake.wake();
+  wake.drain();
+  ASSERT_TRUE(wake.open());
+  EXPECT_FALSE(is_readable(wake.descriptor()));
+  wake.wake();
+  wake.wake();
+  EXPECT_TRUE(is_readable(wake.descriptor()));
+  wake.drain();
+  EXPECT_FALSE(is_readable(wake.descriptor()));
+}
+
+// Programs close descriptors that they do not know, and get their numbers.
+TEST(WakePipe, LeavesAnotherFileAtItsNumbersAlone) {
+  WakePipe wake;
+  ASSERT_TRUE(wake.open());
+  const int reader = wake.descriptor();
+  std::array<int, 2> others{};
+  ASSERT_EQ(pipe2(others.data(), O_NONBLOCK), 0);
+  for (int fd = reader; fd < reader + 2; ++fd)
+    ASSERT_EQ(dup2(others[1], fd), fd);
+  EXPECT_EQ(wake.descriptor(), -1);
+  wake.wake();
+  EXPECT_FALSE(is_readable(others[0]));
+  ASSERT_EQ(write(others[1], "x", 1), 1);
+  wake.drain();
+  EXPECT_TRUE(is_readable(others[0]));
+  for (const int fd : {others[0], others[1], reader, reader + 1})
+    close(fd);
+}
+
+}  // namespace
+}  // namespace verbena::nic
