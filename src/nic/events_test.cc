@@ -2,7 +2,6 @@
 #include "nic/events.h"
 
 #include <gtest/gtest.h>
-#include <poll.h>
 #include <pthread.h>
 
 #include <atomic>
@@ -10,13 +9,10 @@
 #include <thread>
 #include <utility>
 
+#include "nic/test_readable.h"
+
 namespace verbena::nic {
 namespace {
-
-bool is_readable(int fd) {
-  pollfd one{fd, POLLIN, 0};
-  return poll(&one, 1, 0) == 1;
-}
 
 const auto kNothing = [](int) {};
 

@@ -3,17 +3,13 @@
 
 #include <fcntl.h>
 #include <gtest/gtest.h>
-#include <poll.h>
 
 #include <vector>
 
+#include "nic/test_readable.h"
+
 namespace verbena::nic {
 namespace {
-
-bool is_readable(int fd) {
-  pollfd watched{fd, POLLIN, 0};
-  return poll(&watched, 1, 0) == 1;
-}
 
 // Both ends of a pipe are of one file.
 std::vector<int> ends_of(int fd) {
