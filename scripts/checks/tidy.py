@@ -27,6 +27,8 @@ TARGET_MIN = 4  # files from which on those of a target are looked at together
 APART = ("src/preload/", "src/rspreload/", "tests/preload/", "tests/rspreload/")
 ONCE = ("int main(", "LLVMFuzzerTestOneInput")  # in a program
 NO_ANALYZER = "--checks=-clang-analyzer-*"
+NOT_BEGUN = "it could not even begin"
+ONLY_ERRORS = "--checks=-*,misc-definitions-in-headers"  # it wants one check; this costs nothing
 FOR_HEADERS = (
     "google-global-names-in-headers",
     "google-build-namespaces",
@@ -84,13 +86,15 @@ def tidy(tree, everything):
     wanted = [path for path in wanted if not any(known.exists() for known in marks[path])]
     look = Look(tree, folder, commands)
     with concurrent.futures.ThreadPoolExecutor(os.cpu_count() or 1) as pool:
-        shared = []
         if is_quick:
             wanted, shared = look_quickly(look, pool, wanted, marks)
+            clashing = {finding.path for finding in shared}
+        else:
+            shared, clashing = in_common(look, pool, wanted)
         options = [NO_ANALYZER] if is_quick else []
         found = list(pool.map(lambda path: look.at_one(path, options), wanted))
-    clashing = {finding.path for finding in shared}  # to be found again, until it is mended
     clean = [path for path, findings in zip(wanted, found) if not findings]
+    # What clashes is to be found again, until it is mended.
     note_clean(marks, [path for path in clean if path not in clashing])
     alone = {finding for findings in found for finding in findings}
     yield from alone
@@ -110,15 +114,32 @@ def look_quickly(look, pool, wanted, marks):
             named = {finding.path for finding in findings}
             suspects.update(named if named.issubset(batch) else batch)
             if make is targets:
-                shared += [
-                    finding._replace(message=finding.message + ", with its target's other files")
-                    for finding in findings
-                    if "clang-diagnostic-error" in finding.message
-                ]
+                shared += clashes(findings)
         clashing.update(finding.path for finding in shared)
         note_clean(marks, [path for path in wanted if path not in suspects | clashing])
         wanted = [path for path in wanted if path in suspects]
     return wanted, shared
+
+
+def in_common(look, pool, wanted):
+    """Just the names that files of one target have in common, of those that have some of these; and
+    all files of such targets."""
+    shared, clashing = [], set()
+    together = targets(wanted, look)
+    for batch, findings in zip(
+        together, pool.map(lambda batch: look.at_batch(batch, ONLY_ERRORS), together)
+    ):
+        shared += clashes(findings)
+        clashing.update(batch if clashes(findings) else [])
+    return shared, clashing
+
+
+def clashes(findings):
+    return [
+        finding._replace(message=finding.message + ", with its target's other files")
+        for finding in findings
+        if "clang-diagnostic-error" in finding.message or NOT_BEGUN in finding.message
+    ]
 
 
 @contextlib.contextmanager
@@ -240,7 +261,7 @@ class Look:
     def __init__(self, tree, folder, commands):
         self.tree, self.folder, self.commands = tree, folder, commands
 
-    def at_batch(self, batch):
+    def at_batch(self, batch, checks=NO_ANALYZER):
         """What there is to be said; some of it only because the files are together."""
         text = "".join(f'#include "{self.tree.root / path}"\n' for path in batch)
         together = self.folder / "together" / (hashlib.sha256(text.encode()).hexdigest() + ".cc")
@@ -254,7 +275,7 @@ class Look:
                 CLANG_TIDY,
                 "--quiet",
                 # What the file that includes them is told for doing so.
-                NO_ANALYZER + ",-bugprone-suspicious-include",
+                checks + ",-bugprone-suspicious-include",
                 str(together),
                 "--",
                 *commands[0].flags,
@@ -267,7 +288,7 @@ class Look:
         )
         findings = [f for f in self.read(result) if not self.is_about_headers(f)]
         if result.returncode and not list(self.read(result)):
-            return [Finding(str(together), 1, "tidy", "it could not even begin")]
+            return [Finding(str(together), 1, "tidy", NOT_BEGUN)]
         return findings
 
     @staticmethod
