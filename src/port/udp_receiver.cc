@@ -83,7 +83,7 @@ UdpReceiver::UdpReceiver(SlotNumber slot, UniqueFd socket)
     : slot_(slot),
       socket_(std::move(socket)),
       file_(file_of(socket_.get())),
-      buffers_(std::make_unique_for_overwrite<std::byte[]>(kBatches * kBatchBytes)),
+      buffers_(std::make_unique_for_overwrite<Buffer[]>(kBatches)),
       may_be_single_(is_merging(socket_.get())) {}
 
 UdpReceiver::~UdpReceiver() {
