@@ -4,22 +4,40 @@
 #include "host/raw_memory.h"
 
 namespace verbena::nic {
+namespace {
+
+constexpr std::size_t kBytes = KeptTrains::kBerths * KeptTrains::kBerthBytes;
+
+// Where one huge page fits, which a pipe and a socket take in a third of the time that they need
+// for small ones.
+std::byte* map_aligned() {
+  constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  void* const mapped = host::raw_map(2 * kBytes, kFlags, -1);
+  if (mapped == MAP_FAILED) return nullptr;
+  auto* const begin = static_cast<std::byte*>(mapped);
+  const std::size_t before = (kBytes - reinterpret_cast<std::uintptr_t>(begin) % kBytes) % kBytes;
+  if (before != 0) host::raw_unmap(begin, before);
+  host::raw_unmap(begin + before + kBytes, kBytes - before);
+  return begin + before;
+}
+
+}  // namespace
 
 std::unique_ptr<KeptTrains> KeptTrains::make(Budget& budget) {
   if (!budget.take()) return nullptr;
-  void* const memory =
-      host::raw_map(kBerths * kBerthBytes, MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1);
-  if (memory == MAP_FAILED) {
+  std::byte* const memory = map_aligned();
+  if (!memory) {
     budget.give_back();
     return nullptr;
   }
+  host::raw_advise(memory, kBytes, MADV_HUGEPAGE);
   // A child has no use for it, and without it nothing has to be copied for one.
-  host::raw_advise(memory, kBerths * kBerthBytes, MADV_DONTFORK);
-  return std::unique_ptr<KeptTrains>(new KeptTrains(budget, static_cast<std::byte*>(memory)));
+  host::raw_advise(memory, kBytes, MADV_DONTFORK);
+  return std::unique_ptr<KeptTrains>(new KeptTrains(budget, memory));
 }
 
 KeptTrains::~KeptTrains() {
-  host::raw_unmap(memory_, kBerths * kBerthBytes);
+  host::raw_unmap(memory_, kBytes);
   budget_.give_back();
 }
 
