@@ -13,6 +13,7 @@
 #include <cstring>
 
 #include "host/raw_calls.h"
+#include "port/udp_socket.h"
 #include "wire/bytes.h"
 #include "wire/ip.h"
 
@@ -57,10 +58,7 @@ std::optional<std::uint16_t> id_of_a_packet(int fd, const sockaddr_in& self) {
 
 // Two, for the count has to be known, and that it is one.
 std::optional<std::uint16_t> learn_next_id(int fd, const Gid& self, std::uint16_t port) {
-  sockaddr_in name{};
-  name.sin_family = AF_INET;
-  name.sin_port = std::bit_cast<in_port_t>(wire::be16(port));
-  std::memcpy(&name.sin_addr, self.bytes + 12, sizeof name.sin_addr);
+  const sockaddr_in name = ipv4_address(self, port);
   if (!ask_for_times(fd, SOF_TIMESTAMPING_TX_SOFTWARE)) return std::nullopt;
   const auto first = id_of_a_packet(fd, name);
   const auto second = id_of_a_packet(fd, name);

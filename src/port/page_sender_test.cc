@@ -187,14 +187,25 @@ TEST_P(PageSenderTest, ATrainThatLiesAcrossTooManyPagesIsCopied) {
 
 TEST_P(PageSenderTest, ItsPortIsItsOwnAgain) {
   // Who shares ports as such gets no part of this one.
-  const int fd = socket(has_ipv6_sockets() ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
-  const int yes = 1;
-  ASSERT_EQ(setsockopt(fd, SOL_SOCKET, SO_REUSEPORT, &yes, sizeof yes), 0);
-  sockaddr_storage name{};
-  const socklen_t size = to_socket_address(route.from, 0, port.source_port(route), name);
-  EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&name), size), -1);
-  EXPECT_EQ(errno, EADDRINUSE);
-  close(fd);
+  for (const int option : {SO_REUSEPORT, SO_REUSEADDR}) {
+    const int fd = socket(has_ipv6_sockets() ? AF_INET6 : AF_INET, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+    const int yes = 1;
+    ASSERT_EQ(setsockopt(fd, SOL_SOCKET, option, &yes, sizeof yes), 0);
+    sockaddr_storage name{};
+    const socklen_t size = to_socket_address(route.from, 0, port.source_port(route), name);
+    EXPECT_EQ(bind(fd, reinterpret_cast<const sockaddr*>(&name), size), -1);
+    EXPECT_EQ(errno, EADDRINUSE);
+    close(fd);
+  }
+}
+
+TEST_P(PageSenderTest, SeveralHaveThePort) {
+  std::vector<std::unique_ptr<PageSender>> all;
+  for (int i = 0; i < 4; ++i) {
+    all.push_back(port.open_pages(route));
+    ASSERT_NE(all.back(), nullptr);
+    EXPECT_EQ(all.back()->source_port(), port.source_port(route));
+  }
 }
 
 TEST_P(PageSenderTest, AProgramThatClosesItsPipeLosesATrain) {

@@ -30,21 +30,13 @@ bool set_on_channel(int fd, int level, int name, const T& value) {
   return syscall(SYS_setsockopt, fd, level, name, &value, sizeof value) == 0;
 }
 
-sockaddr_in ipv4_name(const Gid& address, std::uint16_t port) {
-  sockaddr_in name{};
-  name.sin_family = AF_INET;
-  name.sin_port = std::bit_cast<in_port_t>(wire::be16(port));
-  std::memcpy(&name.sin_addr, address.bytes + 12, sizeof name.sin_addr);
-  return name;
-}
-
 bool bind_and_connect(int fd, const Route& route, std::uint16_t port) {
   sockaddr_storage from{};
   sockaddr_storage to{};
   socklen_t size = sizeof(sockaddr_in);
   if (wire::is_ipv4(route.to)) {
-    new (&from) sockaddr_in(ipv4_name(route.from, 0));
-    new (&to) sockaddr_in(ipv4_name(route.to, port));
+    new (&from) sockaddr_in(ipv4_address(route.from, 0));
+    new (&to) sockaddr_in(ipv4_address(route.to, port));
   } else {
     to_socket_address(route.from, route.interface, 0, from);
     size = to_socket_address(route.to, route.interface, port, to);

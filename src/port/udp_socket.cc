@@ -94,9 +94,8 @@ int make_dual_socket() {
   return fd;
 }
 
-Gid any_address() {
-  return has_ipv6_sockets() ? Gid{} : wire::gid_of(std::array<std::uint8_t, 4>{});
-}
+const Gid kAnyIpv4 = wire::gid_of(std::array<std::uint8_t, 4>{});
+Gid any_address() { return has_ipv6_sockets() ? Gid{} : kAnyIpv4; }
 
 bool bind_to(const Gid& address, int fd, std::uint16_t port) {
   sockaddr_storage name{};
@@ -115,14 +114,14 @@ std::uint16_t port_of(const sockaddr_storage& name) {
 }
 
 // -1, and errno.
-int make_unbound_sender(std::uint32_t buffer) {
-  const int fd = make_dual_socket();
+int make_unbound_sender(std::uint32_t buffer, bool is_only_ipv4) {
+  const int fd = is_only_ipv4 ? make_socket(AF_INET) : make_dual_socket();
   if (fd < 0) return fd;
   // Nobody answers to this port; whatever comes is dropped before it takes memory.
   sock_filter drop{BPF_RET | BPF_K, 0, 0, 0};
   set(fd, SOL_SOCKET, SO_ATTACH_FILTER, sock_fprog{1, &drop});
   bool good = set(fd, IPPROTO_IP, IP_MTU_DISCOVER, int{IP_PMTUDISC_PROBE});
-  if (has_ipv6_sockets()) {
+  if (!is_only_ipv4 && has_ipv6_sockets()) {
     good = good && set(fd, IPPROTO_IPV6, IPV6_MTU_DISCOVER, int{IPV6_PMTUDISC_PROBE});
   }
   if (buffer > 0) {
@@ -193,15 +192,20 @@ bool is_link_local(const Gid& gid) {
   return unicast || multicast;
 }
 
+sockaddr_in ipv4_address(const Gid& gid, std::uint16_t port) {
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_port = std::bit_cast<in_port_t>(wire::be16(port));
+  std::memcpy(&name.sin_addr, gid.bytes + 12, sizeof name.sin_addr);
+  return name;
+}
+
 socklen_t to_socket_address(const Gid& gid, std::uint32_t interface, std::uint16_t port,
                             sockaddr_storage& into) {
   const auto in_order = std::bit_cast<in_port_t>(wire::be16(port));
   if (!has_ipv6_sockets()) {
-    auto& name = *new (&into) sockaddr_in{};
-    name.sin_family = AF_INET;
-    name.sin_port = in_order;
-    std::memcpy(&name.sin_addr, gid.bytes + 12, 4);
-    return sizeof name;
+    new (&into) sockaddr_in(ipv4_address(gid, port));
+    return sizeof(sockaddr_in);
   }
   auto& name = *new (&into) sockaddr_in6{};
   name.sin6_family = AF_INET6;
@@ -302,7 +306,7 @@ int lift_descriptor(int fd) {
 }
 
 Result<Sender, SocketError> make_sender(std::uint32_t buffer, const Gid* source) {
-  int fd = make_unbound_sender(buffer);
+  int fd = make_unbound_sender(buffer, false);
   if (fd < 0) return refuse(error_of(errno));
   if (!bind_to(source ? *source : any_address(), fd, 0))
     return refuse(error_of((give_up(fd), errno)));
@@ -311,13 +315,20 @@ Result<Sender, SocketError> make_sender(std::uint32_t buffer, const Gid* source)
 }
 
 // They share the port only for as long as that takes: the kernel would give it to other sockets
-// that share theirs.
+// that share theirs. Those that are like one agree among themselves for good (SO_REUSEADDR), and it
+// keeps strangers away from all.
 int make_sender_like(const Sender& other, const Gid& source, std::uint32_t buffer) {
-  const int fd = make_unbound_sender(buffer);
+  const bool is_only_ipv4 = is_ipv4(source);
+  const int fd = make_unbound_sender(buffer, is_only_ipv4);
   if (fd < 0) return -1;
-  const bool is_bound = set_on(fd, SOL_SOCKET, SO_REUSEPORT) &&
-                        set_on(other.fd, SOL_SOCKET, SO_REUSEPORT) &&
-                        bind_to(other.is_bound ? source : any_address(), fd, other.port);
+  const auto bind_like = [&] {
+    if (!is_only_ipv4) return bind_to(other.is_bound ? source : any_address(), fd, other.port);
+    const sockaddr_in name = ipv4_address(other.is_bound ? source : kAnyIpv4, other.port);
+    return raw::bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0;
+  };
+  const bool is_bound = set_on(fd, SOL_SOCKET, SO_REUSEADDR) &&
+                        set_on(fd, SOL_SOCKET, SO_REUSEPORT) &&
+                        set_on(other.fd, SOL_SOCKET, SO_REUSEPORT) && bind_like();
   set(other.fd, SOL_SOCKET, SO_REUSEPORT, 0);
   if (!is_bound || !set(fd, SOL_SOCKET, SO_REUSEPORT, 0)) return give_up(fd);
   return lift_descriptor(fd);

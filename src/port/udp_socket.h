@@ -96,7 +96,9 @@ struct Sender {
 };
 // For packets with this source address, or with any. kMissing: the address is not ours.
 Result<Sender, SocketError> make_sender(std::uint32_t buffer, const Gid* source = nullptr);
-// With the source port and address of another one. -1: there is none to be had.
+// With the source port and address of another one, to be connected: of IPv4 alone where that is,
+// since the kernel looks up the route of each packet that another sends over IPv4. -1: there is
+// none to be had.
 int make_sender_like(const Sender& other, const Gid& source, std::uint32_t buffer);
 // What is sent by this socket from now on is divided into packets of this length.
 bool set_segment_size(int fd, std::uint32_t bytes);
@@ -128,6 +130,7 @@ Result<std::uint32_t, RouteError> route_mtu(const Gid& from, const Gid& to,
 
 // Socket addresses. Where the system has no IPv6, sockets are of IPv4.
 bool has_ipv6_sockets();
+sockaddr_in ipv4_address(const Gid& gid, std::uint16_t port);
 socklen_t to_socket_address(const Gid& gid, std::uint32_t interface, std::uint16_t port,
                             sockaddr_storage& into);
 bool is_link_local(const Gid& gid);
