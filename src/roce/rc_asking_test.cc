@@ -54,10 +54,12 @@ TEST(RcAsking, OfASendTrainsBeginWithTheFirst) {
   EXPECT_EQ(asking(SendOpcode::kSend, 64, kTrain, 100), (std::vector<std::uint32_t>{29, 59, 63}));
 }
 
-TEST(RcAsking, SeldomerWhereAQuarterOfTheWindowHoldsMoreTrains) {
-  EXPECT_EQ(asking(SendOpcode::kSend, 64, kTrain, 3 * 4 * kTrain),
+TEST(RcAsking, SeldomerWhereAThirdOfTheWindowHoldsMoreTrains) {
+  EXPECT_EQ(asking(SendOpcode::kSend, 64, kTrain, 3 * 3 * kTrain),
             (std::vector<std::uint32_t>{44, 63}));
-  EXPECT_EQ(asking(SendOpcode::kSend, 64, kTrain), (std::vector<std::uint32_t>{59, 63}));
+  EXPECT_EQ(asking(SendOpcode::kSend, 64, kTrain, 3 * 4 * kTrain),
+            (std::vector<std::uint32_t>{59, 63}));
+  EXPECT_EQ(asking(SendOpcode::kSend, 64, kTrain), (std::vector<std::uint32_t>{63}));
 }
 
 TEST(RcAsking, WithoutTrainsEverySixteenth) {

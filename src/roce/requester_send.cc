@@ -20,9 +20,11 @@ namespace {
 // every so many packets.
 constexpr std::uint32_t kAsksPerWindow = 4;
 constexpr std::uint32_t kAskAtLeastEvery = 16;
-// And trains, as many of them as that is: each answer costs both ends a call of the system.
+// Where trains are long, each answer costs both ends about half of what a train does: less often
+// within a window, and after so many of them.
+constexpr std::uint32_t kAsksPerWindowOfTrains = 3;
 constexpr std::uint32_t kTrainsPerAskLeast = 2;
-constexpr std::uint32_t kTrainsPerAskMost = 4;
+constexpr std::uint32_t kTrainsPerAskMost = 5;
 // With so many operations on their way, what is posted waits for company; and with so many that
 // wait, it leaves.
 constexpr std::uint32_t kAloneMost = 8;
@@ -234,10 +236,10 @@ std::uint32_t Requester::count_to_ask(const Flight& flight, const Step& step) {
 
 std::uint32_t Requester::asks_every() const {
   const std::uint32_t window = std::min(packets_most(), most_.bytes / settings_.path_mtu);
-  const std::uint32_t trains =
-      std::clamp(window / kAsksPerWindow / most_.train, kTrainsPerAskLeast, kTrainsPerAskMost);
-  return std::clamp(most_.packets / kAsksPerWindow, 1u,
-                    std::max(kAskAtLeastEvery, trains * most_.train));
+  const std::uint32_t of_trains =
+      std::clamp(window / kAsksPerWindowOfTrains, kTrainsPerAskLeast * most_.train,
+                 kTrainsPerAskMost * most_.train);
+  return std::clamp(most_.packets / kAsksPerWindow, 1u, std::max(kAskAtLeastEvery, of_trains));
 }
 
 // Of `count` packets that nobody was asked about. Where one is due soon it is asked for by the last
