@@ -17,6 +17,7 @@
 #include <cerrno>
 #include <cstddef>
 #include <cstdint>
+#include <span>
 
 namespace verbena::host::raw {
 
@@ -119,9 +120,14 @@ inline bool make_pipe(std::array<int, 2>& ends) {  // to read, and to write
 }
 // In bytes, of whole pages.
 inline long pipe_size(int fd) { return syscall(SYS_fcntl, fd, F_GETPIPE_SZ); }
+// The system may refuse, or give more.
+inline void set_pipe_size(int fd, std::size_t bytes) {
+  syscall(SYS_fcntl, fd, F_SETPIPE_SZ, bytes);
+}
 // The pipe holds the pages themselves, and not a copy.
-inline ssize_t lend_pages(int pipe, const iovec& piece) {
-  return quick_call(SYS_vmsplice, {pipe, &piece, 1, SPLICE_F_NONBLOCK, nullptr, 0});
+inline ssize_t lend_pages(int pipe, std::span<const iovec> pieces) {
+  return quick_call(SYS_vmsplice,
+                    {pipe, pieces.data(), pieces.size(), SPLICE_F_NONBLOCK, nullptr, 0});
 }
 inline ssize_t splice(int pipe, int to, std::size_t size) {
   return quick_call(SYS_splice, {pipe, nullptr, static_cast<std::size_t>(to), 0,

@@ -18,18 +18,23 @@ namespace {
 namespace raw = host::raw;
 
 constexpr int kFlags = MSG_DONTWAIT | MSG_NOSIGNAL;
-// What a pipe holds unless the user has too many of them, and what the kernel takes from one at a
-// time.
-constexpr std::size_t kPipePages = 16;
+// What the kernel takes from a pipe at a time, and what one holds unless the user has too many.
+constexpr std::size_t kTrainPages = 16;
+// For so many trains a pipe is given their pages in one call, where the user may have such pipes.
+constexpr std::size_t kLentMost = 4;
 // Less is not worth two calls.
 constexpr std::size_t kBytesLeast = 32 << 10;
-// Programs close descriptors that they do not know: after so many trains we look.
-constexpr unsigned kTrainsBetweenChecks = 32;
+// Programs close descriptors that they do not know: after so many calls we look.
+constexpr unsigned kCallsBetweenChecks = 16;
 
 // Pages that a pipe takes, and that are worth it.
 bool goes_by_pages(std::span<const std::byte> bytes) {
   const std::size_t from = reinterpret_cast<std::uintptr_t>(bytes.data()) % host::page_size();
-  return bytes.size() >= kBytesLeast && from + bytes.size() <= kPipePages * host::page_size();
+  return bytes.size() >= kBytesLeast && from + bytes.size() <= kTrainPages * host::page_size();
+}
+
+iovec piece_of(const Train& train) {
+  return {const_cast<std::byte*>(train.bytes.data()), train.bytes.size()};
 }
 
 }  // namespace
@@ -69,7 +74,11 @@ bool PageSender::has_pipe() {
   if (!raw::make_pipe(ends)) return false;
   for (std::size_t i = 0; i < ends.size(); ++i)
     pipe_[i] = known(lift_descriptor(ends[i]));
-  return raw::pipe_size(pipe_[0].fd) >= static_cast<long>(kPipePages * host::page_size());
+  const std::size_t train = kTrainPages * host::page_size();
+  raw::set_pipe_size(pipe_[0].fd, kLentMost * train);
+  const auto size = static_cast<std::size_t>(std::max(raw::pipe_size(pipe_[0].fd), 0L));
+  lent_most_ = std::min(size / train, kLentMost);
+  return lent_most_ != 0;
 }
 
 void PageSender::check() {
@@ -80,29 +89,64 @@ void PageSender::check() {
 bool PageSender::divide(std::uint32_t segment_size) {
   if (segment_size_ == segment_size) return true;
   segment_size_ = segment_size;
-  is_over_ = !set_segment_size(socket_.fd, segment_size);
-  return !is_over_;
+  return set_segment_size(socket_.fd, segment_size);
 }
 
 // After a failure nobody knows what the kernel has counted, and pages may be left in the pipe. On
 // this host a socket is never full.
-Lane::Sent PageSender::send(const Train& train) {
-  if (sent_++ % kTrainsBetweenChecks == 0) check();
-  if (is_over_ || !divide(train.segment_size)) return Sent::kLost;
-  ++next_id_;
-  const iovec piece{const_cast<std::byte*>(train.bytes.data()), train.bytes.size()};
-  const bool is_lent = goes_by_pages(train.bytes);
-  is_over_ = is_lent ? !lend(piece)
-                     : raw::send_to(socket_.fd, piece, kFlags, nullptr, 0) !=
-                           static_cast<ssize_t>(piece.iov_len);
-  if (is_over_) return Sent::kLost;
-  return is_lent ? Sent::kUncopied : Sent::kCopied;
+Lane::Sent PageSender::send(std::span<const Train> trains) {
+  if (calls_++ % kCallsBetweenChecks == 0) check();
+  Sent sent;
+  while (!is_over_ && sent.trains < trains.size()) {
+    const auto rest = trains.subspan(sent.trains);
+    const auto lent = rest.first(count_lendable(rest));
+    if (lent.empty()) {
+      is_over_ = !copy(rest.front());
+      sent.trains += is_over_ ? 0 : 1;
+      continue;
+    }
+    is_over_ = !lend(lent);
+    for (std::size_t i = 0; i < lent.size() && !is_over_; ++i) {
+      is_over_ = !pass_on(lent[i]);
+      sent.trains += is_over_ ? 0 : 1;
+      sent.uncopied += is_over_ ? 0 : 1;
+    }
+  }
+  return sent;
 }
 
-bool PageSender::lend(const iovec& piece) {
-  const auto size = static_cast<ssize_t>(piece.iov_len);
-  return raw::lend_pages(pipe_[1].fd, piece) == size &&
-         raw::splice(pipe_[0].fd, socket_.fd, piece.iov_len) == size;
+std::size_t PageSender::count_lendable(std::span<const Train> trains) const {
+  const auto first = trains.first(std::min(trains.size(), lent_most_));
+  const auto end = std::ranges::find_if_not(
+      first, [](const Train& train) { return goes_by_pages(train.bytes); });
+  return static_cast<std::size_t>(end - first.begin());
+}
+
+bool PageSender::copy(const Train& train) {
+  return begin(train) && raw::send_to(socket_.fd, piece_of(train), kFlags, nullptr, 0) ==
+                             static_cast<ssize_t>(train.bytes.size());
+}
+
+// To the pipe.
+bool PageSender::lend(std::span<const Train> trains) {
+  std::array<iovec, kLentMost> pieces;
+  ssize_t bytes = 0;
+  for (std::size_t i = 0; i < trains.size(); ++i) {
+    pieces[i] = piece_of(trains[i]);
+    bytes += static_cast<ssize_t>(pieces[i].iov_len);
+  }
+  return raw::lend_pages(pipe_[1].fd, std::span(pieces).first(trains.size())) == bytes;
+}
+
+// What is next in the pipe, to the socket.
+bool PageSender::pass_on(const Train& train) {
+  return begin(train) && raw::splice(pipe_[0].fd, socket_.fd, train.bytes.size()) ==
+                             static_cast<ssize_t>(train.bytes.size());
+}
+
+bool PageSender::begin(const Train& train) {
+  ++next_id_;
+  return divide(train.segment_size);
 }
 
 // Forty packets and a half, from several pages, come as they were, and count as one. That pages are
@@ -123,7 +167,7 @@ bool PageSender::is_possible() {
       const Train train{{.from = loopback, .to = loopback}, sent, kSegment};
       const auto sender = open(*like, train.route, receiver->port, 0);
       std::size_t got = 0;
-      good = sender && sender->send(train) == Sent::kUncopied;
+      good = sender && sender->send({&train, 1}).uncopied == 1;
       while (good && got < kBytes) {
         std::array<std::byte, kSegment + 1> packet;
         const ssize_t size = raw::receive(receiver->fd, packet.data(), packet.size());

@@ -14,6 +14,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 
 #include "port/port.h"
 #include "port/udp_socket.h"
@@ -38,7 +39,7 @@ class PageSender final : public Lane {
   // Somebody closed one of its descriptors, or it has failed.
   bool is_over() const { return is_over_; }
 
-  Sent send(const Train& train) override;
+  Sent send(std::span<const Train> trains) override;
   std::uint16_t next_id() const override { return next_id_; }
 
  private:
@@ -46,8 +47,13 @@ class PageSender final : public Lane {
   bool connect(const Route& route, std::uint16_t port);
   bool has_pipe();
   void check();
+  // How many of them, from the first on, the pipe takes together.
+  std::size_t count_lendable(std::span<const Train> trains) const;
+  bool lend(std::span<const Train> trains);
+  bool pass_on(const Train& train);
+  bool copy(const Train& train);
+  bool begin(const Train& train);
   bool divide(std::uint32_t segment_size);
-  bool lend(const iovec& piece);
 
   struct Descriptor {
     int fd = -1;
@@ -60,7 +66,8 @@ class PageSender final : public Lane {
   const std::uint16_t source_port_;
   std::uint16_t next_id_ = 0;
   std::uint32_t segment_size_ = 0;
-  unsigned sent_ = 0;
+  std::size_t lent_most_ = 0;
+  unsigned calls_ = 0;
   bool is_over_ = false;
 };
 

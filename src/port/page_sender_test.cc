@@ -144,6 +144,27 @@ TEST_P(PageSenderTest, OrderIsThatInWhichTrainsWereGiven) {
   EXPECT_EQ(uncopied(), 1u) << "and one of three packets is copied";
 }
 
+// More than a pipe holds, and one in between that is too short to be lent.
+TEST_P(PageSenderTest, ManyGoTogetherInTheirOrder) {
+  constexpr std::uint32_t kMany = 9;
+  std::array<Pages, kMany> memory;
+  std::vector<Train> trains;
+  std::uint32_t packets = 0;
+  for (std::uint32_t i = 0; i < kMany; ++i) {
+    const std::uint32_t count = i == 2 ? 3 : kCount - i / 2;
+    trains.push_back(memory[i].train(route, lane.get(), kSize, count, packets));
+    packets += count;
+  }
+  const std::uint16_t id = lane->next_id();
+  ASSERT_EQ(port.send(trains, {}), kMany);
+  EXPECT_EQ(uncopied(), kMany - 1);
+  EXPECT_EQ(lane->next_id(), static_cast<std::uint16_t>(id + kMany));
+  const auto came = drain(port, packets);
+  ASSERT_EQ(came.size(), packets);
+  for (std::uint32_t i = 0; i < packets; ++i)
+    EXPECT_EQ(came[i].number(), i);
+}
+
 // The kernel counts a train as one.
 TEST_P(PageSenderTest, IdentificationsAreWhatTheKernelGives) {
   if (!GetParam()) GTEST_SKIP() << "IPv6 has no identifications";
@@ -218,7 +239,7 @@ TEST_P(PageSenderTest, AProgramThatClosesItsPipeLosesATrain) {
   EXPECT_TRUE(lane->is_over());
   EXPECT_EQ(port.counters()[Count::kDroppedBroken], kCount);
   EXPECT_EQ(uncopied(), 0u);
-  EXPECT_EQ(lane->send(train), Lane::Sent::kLost);
+  EXPECT_EQ(lane->send({&train, 1}).trains, 0u);
   // Another one has another pipe.
   lane = port.open_pages(route);
   ASSERT_NE(lane, nullptr);
@@ -235,7 +256,7 @@ TEST_P(PageSenderTest, TheFilesOfAStrangerAreLeftAlone) {
   for (std::size_t i = 0; i < 2; ++i)
     ASSERT_EQ(dup2(theirs[i], ours[i]), ours[i]);
   const Train train = pages.train(route, lane.get(), kSize, kCount);
-  EXPECT_EQ(lane->send(train), Lane::Sent::kLost);
+  EXPECT_EQ(lane->send({&train, 1}).trains, 0u);
   char none = 0;
   EXPECT_EQ(read(theirs[0], &none, 1), -1) << "something was written into a pipe of the program";
   EXPECT_EQ(errno, EAGAIN);

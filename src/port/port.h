@@ -67,12 +67,12 @@ struct Train {
 // may see what comes there after: they may leave without a copy.
 class Lane {
  public:
-  enum class Sent : std::uint8_t {
-    kLost,      // and so is whatever is given later
-    kCopied,    //
-    kUncopied,  // the kernel has taken the pages
+  struct Sent {
+    std::size_t trains = 0;  // from the first on. The others are lost, and whatever is given later
+    std::size_t uncopied = 0;  // of them, those whose pages the kernel has taken
   };
-  virtual Sent send(const Train& train) = 0;
+  // In this order. All of this lane.
+  virtual Sent send(std::span<const Train> trains) = 0;
   // What the first packet of the next train has to have as IPv4 id. They count by trains.
   virtual std::uint16_t next_id() const = 0;
 

@@ -142,7 +142,7 @@ TEST_F(TrainTest, WhatThePortDoesNotTakeStaysInOrder) {
 
 class TestLane final : public Lane {
  public:
-  Sent send(const Train&) override { return Sent::kCopied; }
+  Sent send(std::span<const Train> trains) override { return {.trains = trains.size()}; }
   std::uint16_t next_id() const override { return next; }
   std::uint16_t next = 0xFFFE;
 };

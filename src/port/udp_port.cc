@@ -159,10 +159,7 @@ std::size_t UdpPort::send(std::span<const Train> trains, Instant) {
 // At least the first one is gone or dropped, or there is no room (0).
 std::size_t UdpPort::send_first(std::span<const Train> trains) {
   const Train& first = trains[0];
-  if (first.lane) {
-    send_by_lane(first);
-    return 1;
-  }
+  if (first.lane) return send_by_lane(trains);
   const Sender by = senders_.get(first.route);
   if (!is_good(first) || by.fd < 0) {
     counters_.add(Count::kDroppedBroken, first.packets());
@@ -178,11 +175,18 @@ std::size_t UdpPort::send_first(std::span<const Train> trains) {
   return send_run(trains.first(run), by);
 }
 
-void UdpPort::send_by_lane(const Train& train) {
-  const Lane::Sent sent = train.lane->send(train);
-  if (sent == Lane::Sent::kLost) return counters_.add(Count::kDroppedBroken, train.packets());
-  count_sent({&train, 1});
-  if (sent == Lane::Sent::kUncopied) counters_.add(Count::kSentUncopied);
+// How many are of the first one's lane: they are gone, or lost.
+std::size_t UdpPort::send_by_lane(std::span<const Train> trains) {
+  Lane* const lane = trains.front().lane;
+  const auto end =
+      std::ranges::find_if(trains, [&](const Train& each) { return each.lane != lane; });
+  const auto given = trains.first(static_cast<std::size_t>(end - trains.begin()));
+  const Lane::Sent sent = lane->send(given);
+  count_sent(given.first(sent.trains));
+  counters_.add(Count::kSentUncopied, sent.uncopied);
+  for (const Train& lost : given.subspan(sent.trains))
+    counters_.add(Count::kDroppedBroken, lost.packets());
+  return given.size();
 }
 
 void UdpPort::count_sent(std::span<const Train> trains) {

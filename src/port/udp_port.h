@@ -101,7 +101,7 @@ class UdpPort final : public Port {
 
  private:
   std::size_t send_first(std::span<const Train> trains);
-  void send_by_lane(const Train& train);
+  std::size_t send_by_lane(std::span<const Train> trains);
   void count_sent(std::span<const Train> trains);
   std::size_t send_run(std::span<const Train> run, const Sender& by);
   static constexpr std::size_t kTrainsPerCall = 16;
