@@ -24,8 +24,8 @@ constexpr std::size_t kTrainPages = 16;
 constexpr std::size_t kLentMost = 4;
 // Less is not worth two calls.
 constexpr std::size_t kBytesLeast = 32 << 10;
-// Programs close descriptors that they do not know: after so many calls we look.
-constexpr unsigned kCallsBetweenChecks = 16;
+// Programs close descriptors that they do not know: after so many trains we look.
+constexpr std::size_t kTrainsBetweenChecks = 32;
 
 // Pages that a pipe takes, and that are worth it.
 bool goes_by_pages(std::span<const std::byte> bytes) {
@@ -44,7 +44,7 @@ std::unique_ptr<PageSender> PageSender::open(const Sender& like, const Route& ro
   if (like.fd < 0 || route.traffic_class != 0 || route.hop_limit != 0 ||
       route.ecn != Ecn::kNotCapable)
     return nullptr;
-  const int fd = make_sender_like(like, route.from, buffer);
+  const int fd = make_sender_like(like, route, buffer);
   if (fd < 0) return nullptr;
   std::unique_ptr<PageSender> sender(new PageSender(fd, like.port));
   return sender->connect(route, port) && sender->has_pipe() ? std::move(sender) : nullptr;
@@ -81,7 +81,12 @@ bool PageSender::has_pipe() {
   return lent_most_ != 0;
 }
 
-void PageSender::check() {
+void PageSender::check(std::size_t trains) {
+  if (trains < unchecked_left_) {
+    unchecked_left_ -= trains;
+    return;
+  }
+  unchecked_left_ = kTrainsBetweenChecks;
   for (const Descriptor& each : {socket_, pipe_[0], pipe_[1]})
     is_over_ = is_over_ || file_of(each.fd) != each.file;
 }
@@ -95,7 +100,7 @@ bool PageSender::divide(std::uint32_t segment_size) {
 // After a failure nobody knows what the kernel has counted, and pages may be left in the pipe. On
 // this host a socket is never full.
 Lane::Sent PageSender::send(std::span<const Train> trains) {
-  if (calls_++ % kCallsBetweenChecks == 0) check();
+  check(trains.size());
   Sent sent;
   while (!is_over_ && sent.trains < trains.size()) {
     const auto rest = trains.subspan(sent.trains);

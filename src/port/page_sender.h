@@ -46,7 +46,7 @@ class PageSender final : public Lane {
   PageSender(int fd, std::uint16_t source_port) : socket_(known(fd)), source_port_(source_port) {}
   bool connect(const Route& route, std::uint16_t port);
   bool has_pipe();
-  void check();
+  void check(std::size_t trains);
   // How many of them, from the first on, the pipe takes together.
   std::size_t count_lendable(std::span<const Train> trains) const;
   bool lend(std::span<const Train> trains);
@@ -67,7 +67,7 @@ class PageSender final : public Lane {
   std::uint16_t next_id_ = 0;
   std::uint32_t segment_size_ = 0;
   std::size_t lent_most_ = 0;
-  unsigned calls_ = 0;
+  std::size_t unchecked_left_ = 0;  // trains
   bool is_over_ = false;
 };
 

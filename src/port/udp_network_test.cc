@@ -3,6 +3,7 @@
 #include <linux/if_packet.h>
 #include <net/ethernet.h>
 
+#include "port/page_sender.h"
 #include "port/test_namespace.h"
 #include "port/test_packets.h"
 
@@ -244,6 +245,43 @@ TEST(UdpNetwork, AnAddressThatCannotBeReachedIsRefusedAndCounted) {
     EXPECT_EQ(pair.here->counters()[Count::kDroppedRefused], 3u);
   });
   if (!ran) GTEST_SKIP() << kSkipped;
+}
+
+// Left to itself, the system prefers the peer's own address where that is ours, too.
+void expect_pages_come_from_their_source() {
+  constexpr std::uint32_t kSize = 4112;
+  constexpr std::uint32_t kCount = 15;
+  TwoHosts hosts(1500);
+  TwoHosts::run("ip addr add 10.9.0.3/32 dev va");
+  TwoHosts::run("ip addr add fd00::3/128 dev va nodad");
+  TwoHosts::run("ip addr add fe80::3/128 dev va nodad");
+  UdpPort port{UdpOptions{}};
+  auto group = make_group(kRocePort, 1);
+  ASSERT_TRUE(port.add_receiver(kFive, std::move(group[0])));
+  const std::uint32_t interface = if_nametoindex("va");
+  const std::array routes{Route{.from = ipv4(10, 9, 0, 3), .to = ipv4(10, 9, 0, 1), .slot = kFive},
+                          Route{.from = ipv6(0xFD, 0, 3), .to = ipv6(0xFD, 0, 1), .slot = kFive},
+                          Route{.from = ipv6(0xFE, 0x80, 3),
+                                .to = ipv6(0xFE, 0x80, 1),
+                                .interface = interface,
+                                .slot = kFive}};
+  for (const Route& route : routes) {
+    const auto lane = port.open_pages(route);
+    ASSERT_NE(lane, nullptr);
+    std::vector<std::byte> bytes(std::size_t{kCount} * kSize);
+    for (std::uint32_t i = 0; i < kCount; ++i)
+      write_packet(std::span(bytes).subspan(std::size_t{i} * kSize, kSize), kFive, i);
+    const Train train{route, bytes, kSize, 0, lane.get()};
+    ASSERT_EQ(port.send({&train, 1}, {}), 1u);
+    const auto came = drain(port, kCount);
+    ASSERT_EQ(came.size(), kCount);
+    for (const auto& each : came)
+      EXPECT_EQ(each.head.from, route.from);
+  }
+}
+TEST(UdpNetwork, PagesComeFromTheSourceOfTheirRoute) {
+  if (!PageSender::is_possible()) GTEST_SKIP() << "this system sends no pages";
+  if (!in_namespaces(expect_pages_come_from_their_source)) GTEST_SKIP() << kSkipped;
 }
 
 }  // namespace

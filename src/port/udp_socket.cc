@@ -94,12 +94,13 @@ int make_dual_socket() {
   return fd;
 }
 
-const Gid kAnyIpv4 = wire::gid_of(std::array<std::uint8_t, 4>{});
-Gid any_address() { return has_ipv6_sockets() ? Gid{} : kAnyIpv4; }
+Gid any_address() {
+  return has_ipv6_sockets() ? Gid{} : wire::gid_of(std::array<std::uint8_t, 4>{});
+}
 
-bool bind_to(const Gid& address, int fd, std::uint16_t port) {
+bool bind_to(const Gid& address, int fd, std::uint16_t port, std::uint32_t interface = 0) {
   sockaddr_storage name{};
-  const socklen_t size = to_socket_address(address, 0, port, name);
+  const socklen_t size = to_socket_address(address, interface, port, name);
   return raw::bind(fd, reinterpret_cast<const sockaddr*>(&name), size) == 0;
 }
 
@@ -317,13 +318,13 @@ Result<Sender, SocketError> make_sender(std::uint32_t buffer, const Gid* source)
 // They share the port only for as long as that takes: the kernel would give it to other sockets
 // that share theirs. Those that are like one agree among themselves for good (SO_REUSEADDR), and it
 // keeps strangers away from all.
-int make_sender_like(const Sender& other, const Gid& source, std::uint32_t buffer) {
-  const bool is_only_ipv4 = is_ipv4(source);
+int make_sender_like(const Sender& other, const Route& route, std::uint32_t buffer) {
+  const bool is_only_ipv4 = is_ipv4(route.from);
   const int fd = make_unbound_sender(buffer, is_only_ipv4);
   if (fd < 0) return -1;
   const auto bind_like = [&] {
-    if (!is_only_ipv4) return bind_to(other.is_bound ? source : any_address(), fd, other.port);
-    const sockaddr_in name = ipv4_address(other.is_bound ? source : kAnyIpv4, other.port);
+    if (!is_only_ipv4) return bind_to(route.from, fd, other.port, route.interface);
+    const sockaddr_in name = ipv4_address(route.from, other.port);
     return raw::bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0;
   };
   const bool is_bound = set_on(fd, SOL_SOCKET, SO_REUSEADDR) &&

@@ -96,10 +96,11 @@ struct Sender {
 };
 // For packets with this source address, or with any. kMissing: the address is not ours.
 Result<Sender, SocketError> make_sender(std::uint32_t buffer, const Gid* source = nullptr);
-// With the source port and address of another one, to be connected: of IPv4 alone where that is,
-// since the kernel looks up the route of each packet that another sends over IPv4. -1: there is
-// none to be had.
-int make_sender_like(const Sender& other, const Gid& source, std::uint32_t buffer);
+// With the source port of another one, to be connected. Bound to the route's source address: a
+// socket that is not takes the address that the system prefers for this peer. Of IPv4 alone where
+// the route is, since the kernel looks up the route of each packet that another sends over IPv4.
+// -1: there is none to be had.
+int make_sender_like(const Sender& other, const Route& route, std::uint32_t buffer);
 // What is sent by this socket from now on is divided into packets of this length.
 bool set_segment_size(int fd, std::uint32_t bytes);
 // A sender that drops what it gets does not, any more.
