@@ -172,7 +172,8 @@ def main():
     if options.json:
         report.save(results, options.json)
     if options.draw:
-        print("written: " + ", ".join(map(str, page.write(results, options.docs))))
+        written = page.write(results, options.docs, force=options.force)
+        print("written: " + (", ".join(map(str, written)) or "nothing, as nothing is judged"))
     return report.status(results)
 
 

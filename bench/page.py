@@ -53,8 +53,11 @@ def page(results, charts):
     yield "```"
 
 
-def write(results, docs):
-    """Draws and writes the page into the folder."""
+def write(results, docs, *, force=False):
+    """Draws and writes the page into the folder. What is not judged replaces nothing, unless that
+    is forced: then no file is written."""
+    if results["disturbed"] and not force:
+        return []
     from . import charts  # needs matplotlib, which only those who draw have to have
 
     drawn = charts.draw_all(results, docs / "benchmarks")
