@@ -396,6 +396,10 @@ TEST_F(RcLoss, WhatLiesBehindAProbeIsSentAgainWhenNothingFollowsItsAnswer) {
 
 TEST_F(RcLoss, NotifiesOfMarksNotTooOften) {
   world.link.options.mark = 100'000;
+  world.link.tap = [](int, const wire::Packet& packet) {
+    EXPECT_EQ(packet.becn, packet.opcode == wire::kCnp) << "A17.9.3";
+    return true;
+  };
   write(100'000);
   EXPECT_TRUE(finishes(kSoon));
   const std::uint64_t sent = world.far().engine->counters().notifications_sent;
