@@ -6,7 +6,7 @@
 
 namespace verbena::nic {
 
-/// Whether there is something to read from `fd` now.
+// Whether there is something to read from `fd` now.
 inline bool is_readable(int fd) {
   pollfd watched{fd, POLLIN, 0};
   return poll(&watched, 1, 0) == 1;

@@ -8,13 +8,11 @@
 #include <unistd.h>
 
 #include <array>
-#include <bit>
 #include <cstddef>
 #include <cstring>
 
 #include "host/raw_calls.h"
 #include "port/udp_socket.h"
-#include "wire/bytes.h"
 #include "wire/ip.h"
 
 namespace verbena::port {

@@ -56,14 +56,10 @@ PageSender::~PageSender() {
 }
 
 bool PageSender::connect(const Route& route, std::uint16_t port) {
-  if (!wire::is_ipv4(route.to)) {
-    sockaddr_storage to{};
-    const socklen_t size = to_socket_address(route.to, route.interface, port, to);
-    return raw::connect(socket_.fd, reinterpret_cast<const sockaddr*>(&to), size) == 0;
-  }
-  const sockaddr_in to = ipv4_address(route.to, port);
-  if (raw::connect(socket_.fd, reinterpret_cast<const sockaddr*>(&to), sizeof to) != 0)
-    return false;
+  sockaddr_storage to{};
+  const socklen_t size = to_address_of_family(route.to, route.interface, port, to);
+  if (raw::connect(socket_.fd, reinterpret_cast<const sockaddr*>(&to), size) != 0) return false;
+  if (!wire::is_ipv4(route.to)) return true;
   const auto next = learn_next_id(socket_.fd, route.from, source_port_);
   next_id_ = next.value_or(0);
   return next.has_value();

@@ -7,14 +7,9 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
-#include <array>
-#include <bit>
-#include <cstring>
-
 #include "host/raw_calls.h"
 #include "port/connected_ids.h"
 #include "port/udp_socket.h"
-#include "wire/bytes.h"
 #include "wire/ip.h"
 
 namespace verbena::port {
@@ -33,14 +28,8 @@ bool set_on_channel(int fd, int level, int name, const T& value) {
 bool bind_and_connect(int fd, const Route& route, std::uint16_t port) {
   sockaddr_storage from{};
   sockaddr_storage to{};
-  socklen_t size = sizeof(sockaddr_in);
-  if (wire::is_ipv4(route.to)) {
-    new (&from) sockaddr_in(ipv4_address(route.from, 0));
-    new (&to) sockaddr_in(ipv4_address(route.to, port));
-  } else {
-    to_socket_address(route.from, route.interface, 0, from);
-    size = to_socket_address(route.to, route.interface, port, to);
-  }
+  const socklen_t size = to_address_of_family(route.from, route.interface, 0, from);
+  to_address_of_family(route.to, route.interface, port, to);
   return raw::bind(fd, reinterpret_cast<const sockaddr*>(&from), size) == 0 &&
          raw::connect(fd, reinterpret_cast<const sockaddr*>(&to), size) == 0;
 }

@@ -98,9 +98,9 @@ Gid any_address() {
   return has_ipv6_sockets() ? Gid{} : wire::gid_of(std::array<std::uint8_t, 4>{});
 }
 
-bool bind_to(const Gid& address, int fd, std::uint16_t port, std::uint32_t interface = 0) {
+bool bind_to(const Gid& address, int fd, std::uint16_t port) {
   sockaddr_storage name{};
-  const socklen_t size = to_socket_address(address, interface, port, name);
+  const socklen_t size = to_socket_address(address, 0, port, name);
   return raw::bind(fd, reinterpret_cast<const sockaddr*>(&name), size) == 0;
 }
 
@@ -203,17 +203,23 @@ sockaddr_in ipv4_address(const Gid& gid, std::uint16_t port) {
 
 socklen_t to_socket_address(const Gid& gid, std::uint32_t interface, std::uint16_t port,
                             sockaddr_storage& into) {
-  const auto in_order = std::bit_cast<in_port_t>(wire::be16(port));
   if (!has_ipv6_sockets()) {
     new (&into) sockaddr_in(ipv4_address(gid, port));
     return sizeof(sockaddr_in);
   }
   auto& name = *new (&into) sockaddr_in6{};
   name.sin6_family = AF_INET6;
-  name.sin6_port = in_order;
+  name.sin6_port = std::bit_cast<in_port_t>(wire::be16(port));
   std::memcpy(&name.sin6_addr, gid.bytes, sizeof gid.bytes);
   if (is_link_local(gid)) name.sin6_scope_id = interface;
   return sizeof name;
+}
+
+socklen_t to_address_of_family(const Gid& gid, std::uint32_t interface, std::uint16_t port,
+                               sockaddr_storage& into) {
+  if (!is_ipv4(gid)) return to_socket_address(gid, interface, port, into);
+  new (&into) sockaddr_in(ipv4_address(gid, port));
+  return sizeof(sockaddr_in);
 }
 
 Result<int, SocketError> make_receiver(const ReceiverOptions& options) {
@@ -319,17 +325,14 @@ Result<Sender, SocketError> make_sender(std::uint32_t buffer, const Gid* source)
 // that share theirs. Those that are like one agree among themselves for good (SO_REUSEADDR), and it
 // keeps strangers away from all.
 int make_sender_like(const Sender& other, const Route& route, std::uint32_t buffer) {
-  const bool is_only_ipv4 = is_ipv4(route.from);
-  const int fd = make_unbound_sender(buffer, is_only_ipv4);
+  const int fd = make_unbound_sender(buffer, is_ipv4(route.from));
   if (fd < 0) return -1;
-  const auto bind_like = [&] {
-    if (!is_only_ipv4) return bind_to(route.from, fd, other.port, route.interface);
-    const sockaddr_in name = ipv4_address(route.from, other.port);
-    return raw::bind(fd, reinterpret_cast<const sockaddr*>(&name), sizeof name) == 0;
-  };
+  sockaddr_storage name{};
+  const socklen_t size = to_address_of_family(route.from, route.interface, other.port, name);
   const bool is_bound = set_on(fd, SOL_SOCKET, SO_REUSEADDR) &&
                         set_on(fd, SOL_SOCKET, SO_REUSEPORT) &&
-                        set_on(other.fd, SOL_SOCKET, SO_REUSEPORT) && bind_like();
+                        set_on(other.fd, SOL_SOCKET, SO_REUSEPORT) &&
+                        raw::bind(fd, reinterpret_cast<const sockaddr*>(&name), size) == 0;
   set(other.fd, SOL_SOCKET, SO_REUSEPORT, 0);
   if (!is_bound || !set(fd, SOL_SOCKET, SO_REUSEPORT, 0)) return give_up(fd);
   return lift_descriptor(fd);

@@ -134,6 +134,9 @@ bool has_ipv6_sockets();
 sockaddr_in ipv4_address(const Gid& gid, std::uint16_t port);
 socklen_t to_socket_address(const Gid& gid, std::uint32_t interface, std::uint16_t port,
                             sockaddr_storage& into);
+// For sockets that are of IPv4 alone where the address is.
+socklen_t to_address_of_family(const Gid& gid, std::uint32_t interface, std::uint16_t port,
+                               sockaddr_storage& into);
 bool is_link_local(const Gid& gid);
 
 }  // namespace verbena::port
