@@ -9,6 +9,7 @@ without tests.
 """
 
 import argparse
+import itertools
 import json
 import pathlib
 import re
@@ -20,6 +21,9 @@ from typing import NamedTuple
 TOTALS = re.compile(r"^(\d+) passed, (\d+) failed(?:, (\d+) skipped)?$")
 FAIL_LINE = re.compile(r"^FAIL (\S.*)$")
 SKIP_LINE = re.compile(r"^SKIP (.+?): (\S.*)$")
+# What gtest prints behind a test that failed, and before each thing that was wrong with it.
+GTEST_FAILED = re.compile(r"^\[  FAILED  \] (\S+?),? .*\(\d+ ms\)$")
+GTEST_FAILURE = re.compile(r"^(\S+:\d+): Failure$")
 # What every stage is made of: without this a test that is no longer built would never be missed.
 REQUIRED = {
     "release": ["check", "unit", "sim", "ring", "conformance", "chaos"],
@@ -114,10 +118,27 @@ def script_outcome(test):
     return outcome
 
 
+def printed_failures(test):
+    """The tests that a gtest without a report says failed, each with the first thing wrong."""
+    found = []
+    wrong = ""
+    lines = test.output.splitlines()
+    for i, line in enumerate(lines):
+        if match := GTEST_FAILURE.match(line):
+            told = itertools.takewhile(lambda said: said[:1] != "[", lines[i + 1 : i + 5])
+            wrong = wrong or " ".join([match.group(1), *(said.strip() for said in told)])
+        elif match := GTEST_FAILED.match(line):
+            found.append((f"{test.name}: {match.group(1)}", wrong or "failed"))
+            wrong = ""
+    return found
+
+
 def single_outcome(test):
     outcome = Outcome()
     if test.status == "run":
         outcome.passed = 1
+    elif test.status == "fail" and (failures := printed_failures(test)):
+        outcome.failures = failures
     elif test.status == "fail":
         lines = [line for line in test.output.splitlines() if line.strip()]
         outcome.failures.append((test.name, lines[-1] if lines else "failed without a word"))
