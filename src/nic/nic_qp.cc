@@ -70,7 +70,7 @@ Qp::Qp(Pd& domain, const QpRequest& request, QpNum number, RawPort* raw_port)
       raw_port_(raw_port),
       table_(request.table) {
   if (table_) scaling_.emplace(*table_, *request.hashing);
-  if (raw_port_ && !table_) raw_ = std::make_unique<RawCarrier>(*raw_port_);
+  if (raw_port_ && !table_) raw_ = std::make_unique<RawCarrier>(*raw_port_, clock_now);
   if (request.type == qp::QpType::kUd) {
     datagrams_ = std::make_unique<local::DatagramCarrier>(number, engine_->links());
   }

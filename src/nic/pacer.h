@@ -32,6 +32,11 @@ class Pacer {
   void sent(std::size_t bytes, Instant now) {
     if (is_limited()) free_at_ = std::max(free_at_, now) + time_of(bytes);
   }
+  // The last `bytes` of those, together, had left by `at`: later than was thought, if whoever sent
+  // them lost its core meanwhile. Those behind them would follow too closely.
+  void had_left(std::size_t bytes, Instant at) {
+    if (is_limited()) free_at_ = std::max(free_at_, at + time_of(bytes));
+  }
 
  private:
   Duration time_of(std::size_t bytes) const {

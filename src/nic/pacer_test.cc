@@ -49,6 +49,24 @@ TEST(Pacer, LetsABurstGoAhead) {
   }
 }
 
+// Who sends loses its core between the look at the clock and the sending.
+TEST(Pacer, CountsFromWhenTheyHadLeft) {
+  Pacer pacer;
+  pacer.set(kByteAMicrosecond, 200);
+  pacer.sent(100, at(0));
+  pacer.sent(100, at(0));
+  pacer.had_left(200, at(5000));
+  EXPECT_FALSE(pacer.waits_until(at(5000)));
+  pacer.sent(100, at(5000));
+  EXPECT_EQ(pacer.waits_until(at(5000)), at(5100));
+  // What went ahead of the line is still ahead of it.
+  pacer.had_left(100, at(5001));
+  EXPECT_EQ(pacer.waits_until(at(5001)), at(5100));
+  pacer.set(0, 0);
+  pacer.had_left(1'000'000, at(9000));
+  EXPECT_FALSE(pacer.waits_until(at(9000)));
+}
+
 TEST(Pacer, TakesAnotherRateAtOnce) {
   Pacer pacer;
   pacer.set(kByteAMicrosecond, 0);

@@ -18,8 +18,8 @@ bool is_tagged(std::span<const std::byte> frame) {
 
 }  // namespace
 
-RawCarrier::RawCarrier(RawPort& port)
-    : port_(port), bytes_(std::make_unique_for_overwrite<std::byte[]>(kBytes)) {}
+RawCarrier::RawCarrier(RawPort& port, Now::Clock clock)
+    : port_(port), clock_(clock), bytes_(std::make_unique_for_overwrite<std::byte[]>(kBytes)) {}
 
 void RawCarrier::pace(std::uint32_t rate, std::uint32_t burst_bytes) {
   pacer_.set(rate, burst_bytes != 0 ? burst_bytes : kUsualBurst);
@@ -75,6 +75,7 @@ bool RawCarrier::depart(const Now& now) {
       case RawPort::Outcome::kLost: ++departed_; break;
     }
   }
+  if (count_ != 0 && pacer_.is_limited()) pacer_.had_left(used_, clock_());
   used_ = count_ = departed_ = 0;
   deadline_.reset();
   return true;

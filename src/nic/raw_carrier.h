@@ -21,7 +21,8 @@ class RawCarrier final : public qp::Carrier {
   // The longest frame of any interface: 64 KiB of the loopback one, header and tag.
   static constexpr std::uint32_t kFrameMax = 65536 + raw::kEthernetBytes + raw::kVlanBytes;
 
-  explicit RawCarrier(RawPort& port);
+  // The clock says when frames have left, where that has to be known.
+  RawCarrier(RawPort& port, Now::Clock clock);
   // As Pacer::set; a burst of 0 is that of a usual queue of an adapter.
   void pace(std::uint32_t rate, std::uint32_t burst_bytes);
 
@@ -39,6 +40,7 @@ class RawCarrier final : public qp::Carrier {
   static constexpr std::size_t kBytes = 2 * kFrameMax;
 
   RawPort& port_;
+  Now::Clock clock_;
   Pacer pacer_;
   std::size_t longest_ = 0;  // without a tag, when it was last looked at
   std::unique_ptr<std::byte[]> bytes_;
