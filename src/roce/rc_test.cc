@@ -472,28 +472,5 @@ TEST(Rc, RefusesAMessageLongerThanItsReceive) {
   EXPECT_EQ(world.far().poll_receives().at(0).status, Status::kLocalLength);
 }
 
-TEST(Rc, DropsWhatIsNotFromThePeer) {
-  TestWorld world;
-  world.link.tap = [&](int from, const wire::Packet& packet) {
-    if (from != 0) return true;
-    Arrival arrival = world.far().from_peer();
-    arrival.ip.flow.source.bytes[15] ^= 1;
-    world.far().give(packet, arrival);
-    wire::Packet other = packet;
-    other.pkey = 0x1111;
-    world.far().give(other, world.far().from_peer());
-    other = packet;
-    other.opcode.value |= 0x20;
-    world.far().give(other, world.far().from_peer());
-    return true;
-  };
-  world.near().post(remote(world.far(), 0, SendOpcode::kWrite), 0, 10);
-  world.run(kSoon);
-  EXPECT_EQ(world.far().rc().responder().counters().packets, 1u);
-  EXPECT_EQ(world.far().engine->counters().other_sender, 1u);
-  EXPECT_EQ(world.far().engine->counters().other_pkey, 1u);
-  EXPECT_EQ(world.far().engine->counters().other_service, 1u);
-}
-
 }  // namespace
 }  // namespace verbena::roce

@@ -22,7 +22,7 @@ using testing::SizeIs;
 // The far end is given its turns one by one.
 class RcTurns : public testing::Test {
  protected:
-  RcTurns() {
+  explicit RcTurns(const EndOptions& options = {}) : world(options) {
     world.link.options.backlog_max = Duration::milliseconds(1);
     world.link.tap = [this](int from, const wire::Packet& packet) {
       if (from == 0) asks.push_back(packet.ack_request);
@@ -134,6 +134,57 @@ TEST_F(RcTurns, AGapThatCouldNotBeNamedIsLeftToDo) {
   world.link.options.backlog_max = Duration::milliseconds(1);
   EXPECT_THAT(serve({}), AllOf(SizeIs(1), Each(1u)));
   EXPECT_EQ(world.far().rc().responder().counters().naks, 1u);
+}
+
+struct RcTurnsOfTrains : RcTurns {
+  RcTurnsOfTrains() : RcTurns({.in_flight = {.packets = 64, .bytes = 1 << 20, .train = 16}}) {}
+};
+
+TEST_F(RcTurnsOfTrains, ARequesterSendsNoMoreThanItsBudget) {
+  const auto issue = [&](qp::Budget budget) {
+    world.near().engine->issue(world.near().pair.window(), budget, world.now());
+    EXPECT_TRUE(budget.spent());
+    return std::exchange(world.link.packets, 0);
+  };
+  // Each by itself, and then in a run.
+  world.near().post(request(SendOpcode::kWrite), 0, 20 * 1024);
+  EXPECT_EQ(issue({.bytes = 2048}), 2u);
+  EXPECT_EQ(issue({.operations = 1}), 1u);
+  EXPECT_EQ(issue({.bytes = 5 * 1024}), 5u);
+  EXPECT_GE(world.near().sent_in_runs, 5u);
+  world.run(kSoon);
+  for (int i = 0; i < 5; ++i)
+    world.near().post(request(SendOpcode::kWrite), 0, 8);
+  world.link.packets = 0;
+  EXPECT_EQ(issue({.operations = 3}), 3u);
+  world.run(kSoon);
+  EXPECT_EQ(world.near().poll().size(), 6u);
+}
+
+// Its answer was late, and comes when a part of the message was sent once more: it is of packets
+// that have been sent, all the same.
+TEST_F(RcTurnsOfTrains, WhatIsSentAgainHasBeenSentBefore) {
+  world.near().post(request(SendOpcode::kWrite), 0, 8);
+  world.run(kSoon);
+  EXPECT_EQ(world.near().poll().size(), 1u);
+  world.near().post(request(SendOpcode::kWrite), 0, 20 * 1024);
+  deliver();
+  serve({});
+  std::vector<InTransit> late;
+  while (!world.link.is_empty())
+    late.push_back(world.link.take());
+  while (world.near().rc().requester().counters().timeouts == 0) {
+    world.link.now = world.near().engine->next_deadline().value();
+    qp::Budget all;
+    world.near().engine->collect(world.near().pair.window(), all, world.now());
+  }
+  world.link.packets = 0;
+  qp::Budget some{.operations = 8};
+  world.near().engine->issue(world.near().pair.window(), some, world.now());
+  EXPECT_EQ(world.link.packets, 8u) << "again";
+  for (InTransit& answer : late)
+    world.near().receive(answer);
+  EXPECT_EQ(world.near().poll().size(), 1u);
 }
 
 }  // namespace

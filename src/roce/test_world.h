@@ -40,6 +40,7 @@ struct EndOptions {
   std::uint32_t access =
       memory::kRemoteWrite | memory::kRemoteRead | memory::kRemoteAtomic | memory::kFlushGlobal;
   InFlight in_flight{};
+  std::uint16_t pkey = wire::kDefaultPkey;
   std::uint32_t reorder_packets = 0;
   Duration reorder_patience{};
   bool selective = false;
@@ -225,6 +226,7 @@ class TestEnd final : public qp::QpEvents, public Wire, public Paths {
                           .is_xrc = options_.is_xrc,
                           .self = self(),
                           .peer = peer(),
+                          .pkey = options_.pkey,
                           .path_mtu = options_.path_mtu,
                           .path = path_,
                           .in_flight = options_.in_flight,

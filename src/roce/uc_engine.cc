@@ -87,7 +87,7 @@ UcEngine::Standing UcEngine::classify(const wire::Packet& packet) const {
   const std::int32_t distance = packet.psn - expected_;
   if (distance < 0) return Standing::kLate;
   if (packet.shape->starts_message()) return Standing::kBegins;
-  return distance == 0 && !drops_ ? Standing::kExpected : Standing::kLost;
+  return distance == 0 ? Standing::kExpected : Standing::kLost;
 }
 
 void UcEngine::receive(const wire::Packet& packet, const Arrival& arrival, qp::SendWindow&,
@@ -108,7 +108,6 @@ void UcEngine::receive(const wire::Packet& packet, const Arrival& arrival, qp::S
     case Standing::kLost:  // its beginning, or what lies between
       ++counters_.dropped;
       assembly_.abandon();
-      drops_ = true;
       expected_ = packet.psn.next();
       return;
   }
@@ -117,11 +116,9 @@ void UcEngine::receive(const wire::Packet& packet, const Arrival& arrival, qp::S
 }
 
 void UcEngine::take(const wire::Packet& packet, qp::Responder& responder) {
-  drops_ = false;
   if (assembly_.fits(packet) && assembly_.take(packet, responder)) return;
   ++counters_.dropped;
   assembly_.abandon();
-  drops_ = true;
 }
 
 }  // namespace verbena::roce

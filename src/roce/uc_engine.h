@@ -49,7 +49,6 @@ class UcEngine final : public Engine {
 
   wire::Psn expected_;
   Assembly assembly_;
-  bool drops_ = false;  // the rest of the message that comes
 };
 
 }  // namespace verbena::roce
