@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <bit>
 #include <cerrno>
+#include <chrono>
+#include <thread>
 #include <vector>
 
 #include "nic/device.h"
@@ -56,7 +58,11 @@ void fill(std::uint64_t most, std::uint64_t others, Make make) {
     before = open_descriptors();
     heap_before = mallinfo2().uordblks;
   }
-  // Not equal: a thread of ours may just then close what an earlier test had.
+  // Not equal: a thread of ours may just then close what an earlier test had, or have one open that
+  // it closes soon.
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(20);
+  while (open_descriptors() > before && std::chrono::steady_clock::now() < deadline)
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
   EXPECT_LE(open_descriptors(), before);
   // Of thousands of objects one may not have left a byte each.
   const std::size_t heap = mallinfo2().uordblks;

@@ -4,6 +4,7 @@
 #pragma once
 
 #include <endian.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
@@ -64,12 +65,21 @@ void put(Enum& to, unsigned number) {
   std::memcpy(&to, &number, sizeof number);
 }
 
+// A destination that no other process uses: this test may run several times at once, and all of
+// them hear what is on the interface.
+inline void put_mac(std::uint8_t* to, std::uint8_t last) {
+  const pid_t self = getpid();
+  static_assert(sizeof self == 4);
+  to[0] = 0x02;
+  std::memcpy(to + 1, &self, sizeof self);
+  to[5] = last;
+}
+
 inline ibv_flow_spec_eth eth_spec(std::uint8_t last_of_mac, std::uint16_t type = kExperimental) {
   ibv_flow_spec_eth spec{};
   spec.type = IBV_FLOW_SPEC_ETH;
   spec.size = sizeof spec;
-  spec.val.dst_mac[0] = 0x02;
-  spec.val.dst_mac[5] = last_of_mac;
+  put_mac(spec.val.dst_mac, last_of_mac);
   spec.val.ether_type = htobe16(type);
   std::memset(spec.mask.dst_mac, 0xFF, sizeof spec.mask.dst_mac);
   spec.mask.ether_type = 0xFFFF;
@@ -111,8 +121,8 @@ class RawPacketTest : public VerbsTest {
                 std::uint8_t fill, std::uint16_t type = kExperimental) {
     std::uint8_t* const at = memory.data() + offset;
     std::memset(at, 0, kHeader);
-    at[0] = at[6] = 0x02;
-    at[5] = last_of_mac;
+    put_mac(at, last_of_mac);
+    at[6] = 0x02;
     at[12] = static_cast<std::uint8_t>(type >> 8);
     at[13] = static_cast<std::uint8_t>(type);
     if (length > kHeader) std::memset(at + kHeader, fill, length - kHeader);
