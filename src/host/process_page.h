@@ -16,7 +16,7 @@ namespace verbena::host {
 
 // One number for everything that two processes share in memory, here and in the layers above. Raise
 // it with any change.
-inline constexpr std::uint32_t kLayoutVersion = 13;
+inline constexpr std::uint32_t kLayoutVersion = 14;
 
 // Who a process is: drawn at random when its control thread starts, so an exec or a reused pid is
 // somebody else.

@@ -116,7 +116,7 @@ TEST_F(Datagrams, RubbishIsNoDatagram) {
   DatagramReceiver broken(std::move(conduit.second), PeerBell{&end.doorbell, 0});
   auto* record = reinterpret_cast<RecordHead*>(writer.reserve(1));
   writer.publish(1, kDatagram, 0);
-  record->units = 0;
+  record->extent = 0;
   EXPECT_TRUE(broken.has_datagram());
   broken.take(10, [](const DatagramRecord&, std::span<const std::byte>) { ADD_FAILURE(); });
   EXPECT_FALSE(broken.has_datagram());

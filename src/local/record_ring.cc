@@ -58,14 +58,30 @@ void RingWriter::publish(std::uint32_t units, std::uint8_t kind, std::uint8_t fl
   // getting it back would keep the tag waiting.
   clear(next, next + 1);
   RecordHead* head = head_at(position_);
-  head->units = static_cast<std::uint16_t>(units);
+  head->extent = static_cast<std::uint16_t>(units);
   head->kind = kind;
   head->flags = flags;
-  head->tag.store(tag_of(position_), std::memory_order_release);
+  if (is_holding_ && !has_held_) {
+    has_held_ = true;
+    held_ = position_;
+    held_units_ = units;
+  } else {
+    show(position_);
+  }
   position_ = next;
   last_units_ = units;
   clear(next + 1, next + kClearAhead);
+  if (has_held_ && next - held_ > kFollowersMost) show_held();
   prefetch_for_writing(head_at(position_ + kUnitsAhead));
+}
+
+void RingWriter::show_held() {
+  if (!has_held_) return;
+  has_held_ = false;
+  const std::uint32_t behind = position_ - held_ - held_units_;
+  const std::uint32_t told = behind < kFollowersMost ? behind : kFollowersMost;
+  head_at(held_)->extent = static_cast<std::uint16_t>(held_units_ | told << kUnitsBits);
+  show(held_);
 }
 
 // What is clear reaches from the next record to cleared_, but for what that record fills.
@@ -84,10 +100,11 @@ bool RingReader::peek(Unit& first, const std::byte*& payload, std::uint32_t& uni
     // The tag is an atomic of ours and stays out of the copy.
     std::memcpy(first.bytes + sizeof(std::uint32_t), record + sizeof(std::uint32_t),
                 kUnit - sizeof(std::uint32_t));
-    std::uint16_t claimed = 0;
-    std::memcpy(&claimed, first.bytes + offsetof(RecordHead, units), sizeof claimed);
+    std::uint16_t extent = 0;
+    std::memcpy(&extent, first.bytes + offsetof(RecordHead, extent), sizeof extent);
+    const std::uint32_t claimed = units_of(extent);
     const std::uint32_t to_end = units_ - (position_ & (units_ - 1));
-    if (claimed == 0 || claimed > to_end) {
+    if (claimed == 0 || claimed > to_end || claimed > units_ / 4) {
       broken_ = true;
       return false;
     }
@@ -105,14 +122,14 @@ bool RingReader::peek(Unit& first, const std::byte*& payload, std::uint32_t& uni
 bool RingReader::pass_filler() {
   const std::byte* const filler = front();
   if (!filler) return false;
-  std::uint16_t claimed = 0;
-  std::memcpy(&claimed, filler + offsetof(RecordHead, units), sizeof claimed);
+  std::uint16_t extent = 0;
+  std::memcpy(&extent, filler + offsetof(RecordHead, extent), sizeof extent);
   const std::uint32_t to_end = units_ - (position_ & (units_ - 1));
   const std::uint32_t behind = position_ + to_end;
   const auto& tag = reinterpret_cast<const RecordHead*>(at(behind))->tag;
   const bool is_sound =
       std::to_integer<std::uint8_t>(filler[offsetof(RecordHead, kind)]) == kFiller &&
-      claimed == to_end && tag.load(std::memory_order_acquire) == tag_of(behind);
+      units_of(extent) == to_end && tag.load(std::memory_order_acquire) == tag_of(behind);
   if (is_sound) position_ = behind;
   return is_sound;
 }

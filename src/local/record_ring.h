@@ -24,15 +24,26 @@ namespace verbena::local {
 
 inline constexpr std::size_t kUnit = 64;
 
-// What begins every record. `units` counts this record's units, the first one included.
+// So many units behind a record can be told of in its head.
+inline constexpr std::uint32_t kFollowersMost = 63;
+
+// What begins every record.
 struct RecordHead {
   std::atomic<std::uint32_t> tag;
-  std::uint16_t units;
-  std::uint8_t kind;  // 0 is the filler; the rest belongs to the user of the ring
+  std::uint16_t extent;  // in the lower bits the units of this record, the first one included; in
+                         // the upper ones how many units behind these were shown with it
+  std::uint8_t kind;     // 0 is the filler; the rest belongs to the user of the ring
   std::uint8_t flags;
 };
 static_assert(sizeof(RecordHead) == 8);
 inline constexpr std::uint8_t kFiller = 0;
+inline constexpr unsigned kUnitsBits = 10;
+constexpr std::uint32_t units_of(std::uint32_t extent) { return extent & ((1u << kUnitsBits) - 1); }
+constexpr std::uint32_t followers_of(std::uint16_t extent) { return extent >> kUnitsBits; }
+static_assert(kFollowersMost <= 0xffff >> kUnitsBits);
+// A quarter of it is what a record has at most.
+inline constexpr std::uint32_t kRingUnitsMost = 2048;
+static_assert(units_of(kRingUnitsMost / 4) == kRingUnitsMost / 4);
 // So many units behind the last record have a cleared tag, as far as the writer can help it.
 inline constexpr std::uint32_t kClearAhead = 8;
 
@@ -63,15 +74,25 @@ constexpr std::uint32_t tag_of(std::uint32_t position) { return position << 1 | 
 class RingWriter {
  public:
   RingWriter() = default;
-  // `units`: a power of two, at least 64.
+  // `units`: a power of two, at least 64, kRingUnitsMost at most.
   RingWriter(std::byte* memory, std::uint32_t units, RingWords words)
-      : memory_(memory), units_(units), words_(words) {}
+      : memory_(memory), units_(units), words_(words) {
+    VERBENA_ASSERT(units <= kRingUnitsMost);
+  }
 
   // Room for a record of `units` units (a quarter of the ring at most), or null when the reader is
   // behind: it will see that we wait.
   std::byte* reserve(std::uint32_t units);
   // Makes the record at the place that reserve gave visible.
   void publish(std::uint32_t units, std::uint8_t kind, std::uint8_t flags);
+  // More records follow at once: the reader sees them together, and hears how many there are. It
+  // would fetch the line that is being written, again and again, and each of them only when it
+  // comes to it. A long row of them is shown in parts. Ends with release().
+  void hold() { is_holding_ = true; }
+  void release() {
+    is_holding_ = false;
+    show_held();
+  }
   // A record like the last one will be written soon: takes its lines away from the reader now.
   void prepare() const {
     for (std::uint32_t i = 0; i < lines_ahead(last_units_); ++i)
@@ -87,6 +108,10 @@ class RingWriter {
     return reinterpret_cast<RecordHead*>(memory_ + std::size_t{position & (units_ - 1)} * kUnit);
   }
   bool has_room(std::uint32_t wanted);
+  void show(std::uint32_t position) {
+    head_at(position)->tag.store(tag_of(position), std::memory_order_release);
+  }
+  void show_held();
   void clear(std::uint32_t from, std::uint32_t upto);
   bool refresh(std::uint32_t wanted);
 
@@ -98,6 +123,10 @@ class RingWriter {
   std::uint32_t last_units_ = 1;
   std::uint32_t cleared_ = 1;  // units behind position_ up to here have no tag; 0 has none at first
   bool broken_ = false;
+  bool is_holding_ = false;
+  bool has_held_ = false;
+  std::uint32_t held_ = 0;  // the first record that was not shown, when there is one
+  std::uint32_t held_units_ = 0;
 };
 
 class RingReader {
@@ -119,6 +148,13 @@ class RingReader {
   }
   // Lines of the last record, as far as they are worth fetching together.
   std::uint32_t last_lines() const { return lines_ahead(last_units_); }
+  // Of the next record, which has this extent. What was shown together with it is fetched together.
+  std::uint32_t fetch_row(std::uint16_t extent) const {
+    const std::uint32_t behind = position_ + units_of(extent);
+    for (std::uint32_t i = 0; i < followers_of(extent); ++i)
+      prefetch_for_reading(at(behind + i));
+    return units_of(extent);
+  }
   // Returns what was consumed; true when the writer waits for it and wants its bell rung.
   bool give_back();
   // The same, but looks at the writer only after each quarter of the ring: it can wait only while

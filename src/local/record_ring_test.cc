@@ -48,6 +48,88 @@ TEST_F(Ring, ShowsARecordOnlyWhenItIsPublished) {
   EXPECT_EQ(std::to_integer<int>(unit.bytes[offsetof(RecordHead, flags)]), 3);
 }
 
+TEST_F(Ring, ShowsTogetherWhatIsHeld) {
+  const auto put = [&](std::uint32_t of, std::uint8_t kind) {
+    ASSERT_NE(writer.reserve(of), nullptr);
+    writer.publish(of, kind, 0);
+  };
+  const auto expect = [&](std::uint32_t of, int kind, std::uint32_t followers) {
+    ASSERT_TRUE(reader.peek(unit, payload, units));
+    EXPECT_EQ(units, of);
+    EXPECT_EQ(std::to_integer<int>(unit.bytes[offsetof(RecordHead, kind)]), kind);
+    std::uint16_t extent = 0;
+    std::memcpy(&extent, unit.bytes + offsetof(RecordHead, extent), sizeof extent);
+    EXPECT_EQ(followers_of(extent), followers);
+    EXPECT_EQ(reader.fetch_row(extent), of);
+    reader.consume(units);
+  };
+  for (std::uint8_t lap = 1; lap <= 20; ++lap) {
+    writer.hold();
+    put(1, lap);
+    EXPECT_FALSE(reader.has_record());
+    put(3, 2);
+    put(1, 3);
+    EXPECT_FALSE(reader.has_record());
+    writer.release();
+    // A filler of a unit or more may lie before one of them.
+    if (lap < 8) {
+      expect(1, lap, 4);
+      expect(3, 2, 0);
+      expect(1, 3, 0);
+    } else {
+      for (int i = 0; i < 3; ++i) {
+        ASSERT_TRUE(reader.peek(unit, payload, units));
+        EXPECT_EQ(units, i == 1 ? 3u : 1u);
+        reader.consume(units);
+      }
+    }
+    EXPECT_FALSE(reader.has_record());
+    reader.give_back();
+    writer.release();
+    put(1, 9);
+    expect(1, 9, 0);
+    reader.give_back();
+  }
+  EXPECT_FALSE(reader.is_broken());
+}
+
+TEST_F(Ring, ShowsALongRowInParts) {
+  alignas(kUnit) std::byte larger[256 * kUnit] = {};
+  RingWriter to(larger, 256, words());
+  RingReader from(larger, 256, words());
+  to.hold();
+  for (std::uint32_t i = 0; i < 100; ++i) {
+    EXPECT_EQ(from.has_record(), i > kFollowersMost) << i;
+    ASSERT_NE(to.reserve(1), nullptr);
+    to.publish(1, 1, 0);
+  }
+  std::uint32_t seen = 0;
+  const auto look = [&] {
+    for (; from.peek(unit, payload, units); ++seen)
+      from.consume(units);
+  };
+  look();
+  EXPECT_EQ(seen, kFollowersMost + 1);
+  to.release();
+  look();
+  EXPECT_EQ(seen, 100u);
+}
+
+// Where there is no room for more, what is held is all that makes some.
+TEST_F(Ring, ShowsWhatIsHeldWhenItIsFull) {
+  unsigned written = 0;
+  writer.hold();
+  for (; writer.reserve(4); ++written)
+    writer.publish(4, 1, 0);
+  EXPECT_EQ(writer_waits.load(), 1u);
+  writer.release();
+  for (; reader.peek(unit, payload, units); --written)
+    reader.consume(units);
+  EXPECT_EQ(written, 0u);
+  EXPECT_TRUE(reader.give_back());
+  EXPECT_NE(writer.reserve(4), nullptr);
+}
+
 TEST_F(Ring, HoldsTheWriterBackUntilUnitsAreReturned) {
   unsigned written = 0;
   while (writer.reserve(4)) {
@@ -162,7 +244,7 @@ TEST_F(Ring, PassesNoFillerOfAWrongLength) {
   }
   ASSERT_NE(writer.reserve(3), nullptr);
   writer.publish(3, 9, 0);
-  head_at(kUnits / 3 * 3).units += 1;
+  head_at(kUnits / 3 * 3).extent += 1;
   EXPECT_FALSE(reader.pass_filler());
   EXPECT_FALSE(reader.peek(unit, payload, units));
   EXPECT_TRUE(reader.is_broken());
@@ -172,7 +254,7 @@ TEST_F(Ring, RefusesARecordThatReachesPastTheEnd) {
   for (const std::uint16_t claimed :
        {std::uint16_t{0}, std::uint16_t{kUnits + 1}, std::uint16_t{0xffff}}) {
     RingReader victim{memory, kUnits, words()};
-    head_at(0).units = claimed;
+    head_at(0).extent = claimed;
     head_at(0).kind = 1;
     head_at(0).tag.store(tag_of(0));
     EXPECT_FALSE(victim.peek(unit, payload, units));

@@ -104,6 +104,12 @@ class RingCarrier final : public qp::Carrier {
     if (outbound_ != Outbound::kAttached || lost_ || requester_.is_closed()) return false;
     return requester_.send_at_once(message, responder_.acknowledged());
   }
+  // Between these the peer sees what is sent at once together, and no bell is rung.
+  void hold() { requester_.hold(); }
+  void release() {
+    requester_.release();
+    ring_if_needed();
+  }
   // A message will be sent soon by send_at_once().
   void prepare_to_send() const {
     if (requester_.is_attached()) requester_.prepare();

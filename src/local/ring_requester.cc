@@ -78,7 +78,7 @@ bool RingRequester::issue(qp::SendWindow& window, const qp::Operation& op, qp::B
   return true;
 }
 
-bool RingRequester::send_at_once(const AtOnce& message, const Acknowledged& acknowledged) {
+bool RingRequester::send_at_once(const AtOnce& message, Acknowledged acknowledged) {
   const std::uint32_t length = message.source.length;
   if (sent_ != 0 || broken_) return false;
   const bool lends = length >= kLentMin && own_ && type_ == qp::QpType::kRc &&

@@ -45,7 +45,10 @@ class RingRequester {
     bool measures_pace = false;
   };
   // `acknowledged`: what we have executed for the peer.
-  bool send_at_once(const AtOnce& message, const Acknowledged& acknowledged);
+  bool send_at_once(const AtOnce& message, Acknowledged acknowledged);
+  // As RingWriter: messages that are sent at once, one after the other.
+  void hold() { requests_.hold(); }
+  void release() { requests_.release(); }
   void collect(qp::SendWindow& window, qp::Budget& budget, const Now& now);
   // Before a request of the peer is taken that says this: what it had executed before is told of
   // first, as on a wire. False: collect() has to look.

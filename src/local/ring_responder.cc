@@ -111,10 +111,10 @@ std::optional<std::uint32_t> RingResponder::take_small(qp::Responder& responder)
   };
   constexpr std::uint32_t kNamed = kNamesSource | kLent;
   constexpr std::uint32_t kMayHave = kWithImmediate | kSolicitedEvent | kNamed;
-  constexpr std::uint32_t kWholeSend =
-      std::uint32_t{kFirst | kLast} << 24 | static_cast<std::uint32_t>(RequestKind::kSend) << 16;
-  const std::uint32_t head = read(offsetof(RecordHead, units));
-  const std::uint32_t units = head & 0xffff;
+  constexpr auto kSend = static_cast<std::uint32_t>(RequestKind::kSend);
+  constexpr std::uint32_t kWholeSend = std::uint32_t{kFirst | kLast} << 24 | kSend << 16;
+  const std::uint32_t head = read(offsetof(RecordHead, extent));
+  const std::uint32_t units = requests_.fetch_row(static_cast<std::uint16_t>(head));
   const std::uint32_t length = read(offsetof(RequestRecord, piece_length));
   const std::uint32_t named = head >> 24 & kNamed;
   const std::size_t room = named ? kLentSmallMax : units == 1 ? kInlineMax : (units - 1) * kUnit;

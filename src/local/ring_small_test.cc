@@ -105,6 +105,26 @@ TEST_F(Small, TellHowManyTheyWere) {
   EXPECT_EQ(take(b, 3), 0u);
 }
 
+TEST_F(Small, AreSeenTogetherWhenTheyAreHeld) {
+  begin();
+  for (int round = 0; round < 3; ++round) {
+    a.carrier.hold();
+    for (const std::uint32_t length : {8u, 100u, 8u}) {
+      receive(b, 128);
+      ASSERT_TRUE(send(a, length));
+      EXPECT_FALSE(b.carrier.has_requests());
+    }
+    EXPECT_EQ(take(b, 3), 0u);
+    a.carrier.release();
+    EXPECT_EQ(take(b, 9), 3u);
+    const auto done = b.poll();
+    ASSERT_EQ(done.size(), 3u);
+    EXPECT_EQ(done[1].byte_length, 100u);
+    a.turn(now);
+    EXPECT_EQ(a.poll().size(), 3u);
+  }
+}
+
 TEST_F(Small, SayWhetherTheirSenderMeasures) {
   begin();
   for (const bool measures : {false, true, false}) {

@@ -122,7 +122,7 @@ TEST_F(RingTrouble, RubbishIsNoWork) {
     auto* record = reinterpret_cast<RecordHead*>(writer.reserve(1));
     ASSERT_NE(record, nullptr);
     writer.publish(1, 99, 0xff);
-    record->units = 0xffff;
+    record->extent = 0xffff;
   }
   EXPECT_TRUE(b.carrier.has_work());
   b.turn(now);

@@ -79,7 +79,7 @@ class HostileWriter {
     const std::uint32_t units = 1 + input.below(4);
     if ((position_ & (kRequestUnits - 1)) + units > kRequestUnits) position_ = 0;
     std::byte* const at = ring + std::size_t{position_ & (kRequestUnits - 1)} * kUnit;
-    record.head.units =
+    record.head.extent =
         static_cast<std::uint16_t>(input.one_in(8) ? input.take<std::uint16_t>() : units);
     record.head.kind =
         input.one_in(8) ? input.take() : static_cast<std::uint8_t>(1 + input.below(7));

@@ -112,6 +112,33 @@ bool Qp::read_at_once(const qp::SmallRequest& request) {
 }
 
 bool Qp::send_at_once(const qp::SmallRequest& request) {
+  if (!put_at_once(request)) return false;
+  awaits_answer.store(pair.window().has_outstanding(), std::memory_order_relaxed);
+  ring_->ring_if_needed();
+  answer_pace.sent(ticks);
+  return true;
+}
+
+void Qp::begin_row() {
+  if (ring_) ring_->hold();
+}
+
+bool Qp::post_in_row(const qp::SmallRequest& request) {
+  if (!ring_ || !pair.may_bypass_queue()) return false;
+  // Only these wait: what is written or read at once comes after all that was sent.
+  if (request.opcode != queues::SendOpcode::kSend) return post_at_once(request);
+  if (!put_at_once(request)) return false;
+  answer_pace.sent(ticks);
+  return true;
+}
+
+void Qp::end_row() {
+  if (!ring_) return;
+  ring_->release();
+  awaits_answer.store(pair.window().has_outstanding(), std::memory_order_relaxed);
+}
+
+bool Qp::put_at_once(const qp::SmallRequest& request) {
   qp::SendWindow& window = pair.window();
   // A fence waits for READs that are outstanding.
   if (!window.is_open() || request.flags & queues::kFence) return false;
@@ -128,9 +155,6 @@ bool Qp::send_at_once(const qp::SmallRequest& request) {
   if (!sent) return false;
   qp::QueuePair::fill(window.open_wqe(), request);
   window.issued_at_once();
-  awaits_answer.store(window.has_outstanding(), std::memory_order_relaxed);
-  ring_->ring_if_needed();
-  answer_pace.sent(ticks);
   return true;
 }
 

@@ -57,6 +57,10 @@ class Qp final : qp::QpEvents {
   // Posts it by the short way (at_once.cc). False: it takes the general way.
   bool post_at_once(const qp::SendRequest& request);
   bool post_at_once(const qp::SmallRequest& request);
+  // The same of several, one after the other, of which the peer hears together.
+  void begin_row();
+  bool post_in_row(const qp::SmallRequest& request);
+  void end_row();
   // Up to `most` small messages that have come, by the short way. False: turn() has to look.
   bool receive_at_once(std::uint32_t most, const Now& now);
   // After that: there is something to send or to take, or its end to tell of.
@@ -149,6 +153,7 @@ class Qp final : qp::QpEvents {
   bool write_at_once(const qp::SmallRequest& request);
   bool read_at_once(const qp::SmallRequest& request);
   bool send_at_once(const qp::SmallRequest& request);
+  bool put_at_once(const qp::SmallRequest& request);
   bool send_on_wire_at_once(const qp::SmallRequest& request);
   void settle_relay();
   // qp_on_wire.cc

@@ -327,9 +327,22 @@ EventCount& async_events_of(Qp& qp);
 // Posts in order; `posted` tells how many were taken when it refuses. Sends start at once.
 Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> requests,
                                       std::size_t& posted);
-// All of them or none.
 // The short way of one request. False: it is not for that, and nothing has happened.
 bool post_small(Qp& qp, const qp::SmallRequest& request);
+// The same of several, one after the other, which start together when this ends. Nothing else may
+// be done with the queue pair meanwhile.
+class PostsInRow {
+ public:
+  explicit PostsInRow(Qp& qp);
+  ~PostsInRow();
+  PostsInRow(const PostsInRow&) = delete;
+  PostsInRow& operator=(const PostsInRow&) = delete;
+  bool post(const qp::SmallRequest& request);
+
+ private:
+  Qp& qp_;
+};
+// All of them or none.
 Result<void, qp::PostError> post_send_together(Qp& qp, std::span<const qp::SendRequest> requests);
 Result<void, qp::PostError> post_receive(Qp& qp, std::uint64_t wr_id, std::span<const Sge> sges);
 

@@ -124,21 +124,41 @@ int post_batch(Qp& qp, ibv_send_wr*& next) {
 }
 
 // What most programs post: one request with one piece of memory. False: it takes the general way.
-bool post_small(Qp& qp, const ibv_send_wr& from) {
+bool translate_small(const Qp& qp, const ibv_send_wr& from, qp::SmallRequest& to) {
   const auto opcode = opcode_from(from.opcode);
   const bool is_send = opcode == SendOpcode::kSend;
   const bool is_small =
       from.num_sge == 1 && (is_send || opcode == SendOpcode::kWrite || opcode == SendOpcode::kRead);
   if (!is_small || qp.is_datagram || qp.is_xrc || from.send_flags & IBV_SEND_IP_CSUM) return false;
-  qp::SmallRequest request{.wr_id = from.wr_id,
-                           .opcode = *opcode,
-                           .flags = flags_from(from.send_flags),
-                           .sge = sges_from(from.sg_list, 1).front()};
+  // Field by field: a copy of a whole that was just put together waits until all that was stored
+  // before is in the cache, the last message for the peer among it.
+  const Sge& piece = sges_from(from.sg_list, 1).front();
+  to.wr_id = from.wr_id;
+  to.opcode = *opcode;
+  to.flags = flags_from(from.send_flags);
+  to.sge.address = piece.address;
+  to.sge.length = piece.length;
+  to.sge.key = piece.key;
   if (!is_send) {
-    request.remote_address = from.wr.rdma.remote_addr;
-    request.remote_key = {from.wr.rdma.rkey};
+    to.remote_address = from.wr.rdma.remote_addr;
+    to.remote_key = {from.wr.rdma.rkey};
   }
-  return nic::post_small(*qp.nic, request);
+  return true;
+}
+
+// The first of a list, as far as they are small and can be done or sent at once.
+void post_small(Qp& qp, ibv_send_wr*& next) {
+  qp::SmallRequest request;
+  if (!translate_small(qp, *next, request)) return;
+  if (!next->next) {
+    if (nic::post_small(*qp.nic, request)) next = nullptr;
+    return;
+  }
+  nic::PostsInRow posts(*qp.nic);
+  while (posts.post(request)) {
+    next = next->next;
+    if (!next || !translate_small(qp, *next, request)) return;
+  }
 }
 
 std::span<const Sge> sges_of(const ibv_recv_wr& request) {
@@ -157,7 +177,7 @@ std::optional<SendOpcode> opcode_from(const ibv_wr_opcode& opcode) {
 int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) noexcept {
   ibv_send_wr* next = first;
   int error = is_inherited(qp) ? EIO : 0;
-  if (next && !next->next && !error && post_small(own(qp), *next)) return 0;
+  if (next && !error) post_small(own(qp), next);
   while (next && !error)
     error = post_batch(own(qp), next);
   if (error && bad) *bad = next;

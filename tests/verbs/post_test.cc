@@ -81,6 +81,62 @@ TEST_F(Post, TheBadOneOfAChainIsNamedAndThoseBeforeItAreDone) {
   EXPECT_EQ(kGood - 1, next_completion().wr_id);
 }
 
+// SENDs wait for each other in a list, and what lies between them must not overtake one.
+TEST_F(Post, AListOfManyKindsIsDoneInOrder) {
+  for (const ibv_qp_type type : {IBV_QPT_RC, IBV_QPT_UC}) {
+    const Own<ibv_qp> qp = make_loop(type, [](ibv_qp_init_attr_ex& wanted) {
+      wanted.cap.max_send_wr = wanted.cap.max_recv_wr = 100;
+    });
+    ASSERT_TRUE(qp);
+    constexpr std::uint32_t kMessages = 90;
+    constexpr std::size_t kStep = 8;
+    constexpr std::size_t kWord = 1000;
+    constexpr std::size_t kTo = 4096;
+    const auto value = [](std::uint32_t i) { return std::uint64_t{i} * 0x0101'0101'01 + 1; };
+    std::vector<ibv_sge> pieces(kMessages);
+    std::vector<ibv_send_wr> list(kMessages);
+    for (std::uint32_t i = 0; i < kMessages; ++i) {
+      const std::uint64_t word = value(i);
+      std::memcpy(&memory[kWord + i * kStep], &word, sizeof word);
+      std::memset(&memory[kTo + i * kStep], 0, kStep);
+      pieces[i] = sge(kWord + i * kStep, sizeof word);
+      const bool is_write = i % 7 == 3;
+      list[i] = send(pieces[i], i, is_write ? IBV_WR_RDMA_WRITE : IBV_WR_SEND);
+      if (is_write) {
+        // Over what the SEND before brings.
+        list[i].wr.rdma.remote_addr = address(kTo + (i - 1) * kStep);
+        list[i].wr.rdma.rkey = mr->rkey;
+      } else {
+        ibv_sge to = sge(kTo + i * kStep, kStep);
+        ibv_recv_wr wanted = receive(to, 1000 + i);
+        ibv_recv_wr* bad_receive = nullptr;
+        ASSERT_EQ(0, ibv_post_recv(qp.get(), &wanted, &bad_receive));
+      }
+      if (i != 0) list[i - 1].next = &list[i];
+    }
+    ibv_send_wr* bad = nullptr;
+    ASSERT_EQ(0, ibv_post_send(qp.get(), list.data(), &bad));
+    std::uint32_t next_sent = 0;
+    std::uint32_t next_received = 0;
+    while (next_sent < kMessages || next_received < kMessages) {
+      const ibv_wc wc = next_completion();
+      ASSERT_EQ(IBV_WC_SUCCESS, wc.status);
+      if (wc.opcode != IBV_WC_RECV) {
+        EXPECT_EQ(wc.wr_id, next_sent++);
+        continue;
+      }
+      next_received += next_received % 7 == 3 ? 1 : 0;
+      EXPECT_EQ(wc.wr_id, 1000 + next_received++);
+    }
+    for (std::uint32_t i = 0; i < kMessages; ++i) {
+      std::uint64_t came = 0;
+      std::memcpy(&came, &memory[kTo + i * kStep], sizeof came);
+      const std::uint64_t expected = i % 7 == 3 ? 0 : i % 7 == 2 ? value(i + 1) : value(i);
+      EXPECT_EQ(came, expected) << i;
+    }
+  }
+}
+
 TEST_F(Post, NonsenseIsRefused) {
   const Own<ibv_qp> qp = make_loop();
   ASSERT_TRUE(qp);
