@@ -87,6 +87,10 @@ inline constexpr std::uint32_t kLentMax = 256 * 1024;
 // So much of it is taken by the short way, which counts messages and not bytes.
 inline constexpr std::uint32_t kLentSmallMax = 16 * 1024;
 
+// So many SENDs are one record at most, of so many bytes each.
+inline constexpr std::uint32_t kRowMost = 32;
+inline constexpr std::uint32_t kRowBytesMost = 32;
+
 enum class RequestKind : std::uint8_t {
   kSend = 1,
   kWrite = 2,
@@ -95,6 +99,7 @@ enum class RequestKind : std::uint8_t {
   kFetchAdd = 5,
   kFlush = 6,        // `flush` says of what
   kAtomicWrite = 7,  // eight bytes, stored at once
+  kSendRow = 8,      // SENDs of one length, `row` of them, whose payload follows without gaps
 };
 enum RequestFlag : std::uint8_t {
   kFirst = 1,
@@ -142,7 +147,10 @@ struct RequestRecord {
     std::uint32_t remote_key;
     std::uint32_t pace;  // of SENDs: a PaceHint
   };
-  std::uint32_t immediate;
+  union {
+    std::uint32_t immediate;
+    std::uint32_t row;  // of kSendRow: how many; their indices follow each other
+  };
   std::uint32_t offset;        // of this piece in the message
   std::uint32_t shared_queue;  // XRC
   union {

@@ -26,7 +26,8 @@ constexpr RequestKind kind_of(qp::OpKind kind) {
 
 constexpr qp::OpKind op_kind_of(RequestKind kind) {
   switch (kind) {
-    case RequestKind::kSend: return qp::OpKind::kSend;
+    case RequestKind::kSend:
+    case RequestKind::kSendRow: return qp::OpKind::kSend;
     case RequestKind::kWrite: return qp::OpKind::kWrite;
     case RequestKind::kAtomicWrite: return qp::OpKind::kAtomicWrite;
     case RequestKind::kFlush: return qp::OpKind::kFlush;
@@ -51,8 +52,8 @@ inline qp::Flush flush_of(const RequestRecord& record) {
 }
 
 constexpr bool has_payload(RequestKind kind) {
-  return kind == RequestKind::kSend || kind == RequestKind::kWrite ||
-         kind == RequestKind::kAtomicWrite;
+  return kind == RequestKind::kSend || kind == RequestKind::kSendRow ||
+         kind == RequestKind::kWrite || kind == RequestKind::kAtomicWrite;
 }
 
 // Counts of operations wrap.

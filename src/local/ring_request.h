@@ -12,14 +12,13 @@ struct RingResponder::Request {
   const std::byte* payload = nullptr;
   std::uint64_t source_identity = 0;  // of the region that lent payload lies in
 
+  RequestKind kind() const { return static_cast<RequestKind>(record.head.kind); }
   bool is_lent() const { return record.head.flags & kLent; }
   bool is_first() const { return record.head.flags & kFirst; }
   bool is_last() const { return record.head.flags & kLast; }
   bool is_relayed() const { return record.head.flags & kRelayed; }
   // A target may have to answer a READ while the next message comes in.
-  bool is_fetch() const {
-    return is_relayed() && record.head.kind == static_cast<std::uint8_t>(RequestKind::kRead);
-  }
+  bool is_fetch() const { return is_relayed() && kind() == RequestKind::kRead; }
   std::span<const std::byte> bytes() const {
     const bool is_inline = record.piece_length <= kInlineMax && !is_lent();
     return {is_inline ? record.inline_payload : payload, record.piece_length};

@@ -81,6 +81,10 @@ bool RingRequester::issue(qp::SendWindow& window, const qp::Operation& op, qp::B
 bool RingRequester::send_at_once(const AtOnce& message, Acknowledged acknowledged) {
   const std::uint32_t length = message.source.length;
   if (sent_ != 0 || broken_) return false;
+  if (makes_rows_) {
+    if (length <= kRowBytesMost && !message.is_solicited) return add_to_row(message, acknowledged);
+    end_row();
+  }
   const bool lends = length >= kLentMin && own_ && type_ == qp::QpType::kRc &&
                      message.source.key.value != 0 && is_borrowed(message.source.key);
   if (length > (lends ? kLentMax : kLentMin)) return false;

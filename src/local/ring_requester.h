@@ -47,15 +47,22 @@ class RingRequester {
   // `acknowledged`: what we have executed for the peer.
   bool send_at_once(const AtOnce& message, Acknowledged acknowledged);
   // As RingWriter: messages that are sent at once, one after the other.
-  void hold() { requests_.hold(); }
-  void release() { requests_.release(); }
+  void hold() {
+    requests_.hold();
+    makes_rows_ = true;
+  }
+  void release() {
+    end_row();
+    makes_rows_ = false;
+    requests_.release();
+  }
   void collect(qp::SendWindow& window, qp::Budget& budget, const Now& now);
   // Before a request of the peer is taken that says this: what it had executed before is told of
   // first, as on a wire. False: collect() has to look.
   bool take_acknowledgement(const Acknowledged& said, qp::SendWindow& window, const Now& now);
   // Nothing of ours is on its way: whatever else is done now comes after all that was sent.
   bool is_idle(const qp::SendWindow& window) const {
-    return sent_ == 0 && !window.has_on_its_way() &&
+    return sent_ == 0 && !row_.record && !window.has_on_its_way() &&
            (type_ == qp::QpType::kRc || requests_.is_drained());
   }
   Conduit& conduit() { return conduit_; }
@@ -101,6 +108,10 @@ class RingRequester {
                  const Now& now);
   void answered_badly(qp::OpIndex index, qp::Answer how, qp::SendWindow& window, const Now& now);
   void fail_unanswered(std::uint32_t executed, qp::SendWindow& window, const Now& now);
+  // ring_requester_row.cc
+  bool add_to_row(const AtOnce& message, Acknowledged acknowledged);
+  bool begin_row(const AtOnce& message, Acknowledged acknowledged);
+  void end_row();
   RequestRecord* reserve(std::uint32_t units);
   RequestRecord* reserve(std::uint32_t units, const qp::Operation& op);
   void publish(std::uint32_t units, qp::OpKind kind, std::uint8_t flags);
@@ -115,6 +126,15 @@ class RingRequester {
   std::uint64_t sent_ = 0;  // bytes of it
   std::optional<qp::OpIndex> last_send_;
   std::optional<qp::OpIndex> last_fetch_;  // a READ or an atomic
+  // Of messages that are sent at once: the record that is being filled, and not published.
+  struct Row {
+    RequestRecord* record = nullptr;
+    qp::OpIndex first;
+    std::uint32_t length = 0;
+    std::uint32_t count = 0;
+  };
+  Row row_;
+  bool makes_rows_ = false;
   std::uint32_t epoch_ = 0;
   std::uint32_t acknowledged_ = 0;
   std::uint64_t done_ = 0;

@@ -47,6 +47,12 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
     std::uint32_t units = 0;
     if (!requests_.peek(reinterpret_cast<Unit&>(request.record), request.payload, units)) break;
     used_ = true;
+    const RowView row{units, request.record.piece_length, request.record.row};
+    const bool is_row = request.kind() == RequestKind::kSendRow;
+    if (is_row && !take_apart(request, row)) {
+      broken_ = true;
+      break;
+    }
     const std::size_t room = request.is_lent() ? kLentMax
                              : units == 1      ? kInlineMax
                                                : (units - 1) * kUnit;
@@ -61,7 +67,7 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
       break;
     }
     budget.take(request.record.piece_length);
-    requests_.consume(units);
+    is_row ? consume_of_row(row) : requests_.consume(units);
     unsaid += request.record.piece_length;
     if (unsaid >= kAcknowledgedAtOnce) {
       acknowledge();
@@ -76,95 +82,6 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
   if (requests_.give_back_in_quarters()) raise(signal_, Signal::kRoom);
   return !stalled && !broken_ && responder.is_receiving() &&
          (has_replies || reading_.has_value() || requests_.has_record());
-}
-
-std::optional<Acknowledged> RingResponder::next_small() {
-  const std::byte* front = is_plain_ ? requests_.front() : nullptr;
-  if (!front) return std::nullopt;
-  if (static_cast<RequestKind>(front[offsetof(RecordHead, kind)]) != RequestKind::kSend)
-      [[unlikely]] {
-    if (!requests_.pass_filler()) return std::nullopt;
-    front = requests_.front();
-    if (!front || static_cast<RequestKind>(front[offsetof(RecordHead, kind)]) != RequestKind::kSend)
-      return std::nullopt;
-  }
-  Acknowledged said;
-  std::memcpy(&said, front + offsetof(RequestRecord, acknowledged), sizeof said);
-  return said;
-}
-
-void RingResponder::small_were_taken() {
-  used_ = true;
-  acknowledge();
-  if (requests_.give_back_in_quarters()) raise(signal_, Signal::kRoom);
-}
-
-std::optional<std::uint32_t> RingResponder::take_small(qp::Responder& responder) {
-  const std::byte* const front = requests_.front();
-  if (!front) return std::nullopt;
-  // Whoever wrote this may write on: each word is read once.
-  const auto read = [front](std::size_t offset) {
-    std::uint32_t word = 0;
-    std::memcpy(&word, front + offset, sizeof word);
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    return word;
-  };
-  constexpr std::uint32_t kNamed = kNamesSource | kLent;
-  constexpr std::uint32_t kMayHave = kWithImmediate | kSolicitedEvent | kNamed;
-  constexpr auto kSend = static_cast<std::uint32_t>(RequestKind::kSend);
-  constexpr std::uint32_t kWholeSend = std::uint32_t{kFirst | kLast} << 24 | kSend << 16;
-  const std::uint32_t head = read(offsetof(RecordHead, extent));
-  const std::uint32_t units = requests_.fetch_row(static_cast<std::uint16_t>(head));
-  const std::uint32_t length = read(offsetof(RequestRecord, piece_length));
-  const std::uint32_t named = head >> 24 & kNamed;
-  const std::size_t room = named ? kLentSmallMax : units == 1 ? kInlineMax : (units - 1) * kUnit;
-  const bool is_small = (head & ~(kMayHave << 24) & ~0xffffu) == kWholeSend && length <= room &&
-                        length == read(offsetof(RequestRecord, total_length)) &&
-                        read(offsetof(RequestRecord, offset)) == 0 &&
-                        requests_.is_within_lap(units);
-  // What names its source and is not lent wants to be lent the next time.
-  if (!is_small || (named != 0 && named != kNamed)) return std::nullopt;
-  qp::Arrived arrived;
-  arrived.has_immediate = head >> 24 & kWithImmediate;
-  arrived.is_solicited = head >> 24 & kSolicitedEvent;
-  arrived.immediate = read(offsetof(RequestRecord, immediate));
-  const std::uint32_t index = read(offsetof(RequestRecord, index));
-  auto done = qp::Responder::Small::kNo;
-  if (named == 0) {
-    const std::byte* const bytes =
-        front + (length <= kInlineMax ? offsetof(RequestRecord, inline_payload) : kUnit);
-    done = responder.receive_small({bytes, length}, arrived);
-  } else {
-    done = receive_lent(front, length, arrived, responder);
-  }
-  if (done == qp::Responder::Small::kNo) return std::nullopt;
-  peer_measures_pace_ = read(offsetof(RequestRecord, pace)) == kMeasuresPace;
-  requests_.consume(units);
-  if (done == qp::Responder::Small::kDone) {
-    executed_ = index + 1;
-    return length;
-  }
-  // serve() tells the peer.
-  is_plain_ = false;
-  if (type_ == qp::QpType::kUc) return length;
-  refused_ = Refused{index, qp::Answer::kOperation, responder.rnr_timer()};
-  drop_epoch_ = read(offsetof(RequestRecord, epoch));
-  return length;
-}
-
-qp::Responder::Small RingResponder::receive_lent(const std::byte* front, std::uint32_t length,
-                                                 const qp::Arrived& arrived,
-                                                 qp::Responder& responder) const {
-  Source source;
-  std::memcpy(&source, front + offsetof(RequestRecord, source), sizeof source);
-  std::atomic_signal_fence(std::memory_order_seq_cst);
-  const auto region = peer_ && length != 0 ? peer_->find({source.key}) : std::nullopt;
-  const auto lent = region ? lent_in(*region, source.address, length) : std::nullopt;
-  if (!lent) return qp::Responder::Small::kNo;
-  const auto receive = responder.put_small({lent->payload, length}, arrived);
-  if (!receive || !peer_->still_holds({source.key}, lent->identity))
-    return qp::Responder::Small::kNo;
-  return responder.finish_small(receive, length, arrived);
 }
 
 void RingResponder::acknowledge() {
@@ -204,7 +121,8 @@ RingResponder::Step RingResponder::execute(const Request& request, qp::Responder
         !chosen)
       return refuse_request(request, chosen.error(), responder);
   }
-  switch (static_cast<RequestKind>(record.head.kind)) {
+  switch (request.kind()) {
+    case RequestKind::kSendRow: break;  // was taken apart
     case RequestKind::kSend: return execute_send(request, responder);
     case RequestKind::kWrite: return execute_write(request, responder);
     case RequestKind::kRead: return execute_read(request, responder);

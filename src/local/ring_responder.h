@@ -83,6 +83,22 @@ class RingResponder {
   enum class Step : std::uint8_t { kConsumed, kStalled };
   struct Request;
 
+  // SENDs that lie together in one record (ring_responder_row.cc).
+  struct RowView {
+    std::uint32_t units;
+    std::uint32_t length;
+    std::uint32_t count;
+  };
+  bool is_row(const RowView& row) const;
+  bool take_apart(Request& request, const RowView& row) const;
+  void consume_of_row(const RowView& row);
+  std::optional<std::uint32_t> take_small_of_row(const std::byte* front, qp::Responder& responder);
+  struct SmallName {
+    std::uint32_t index;
+    std::uint32_t epoch;
+  };
+  std::uint32_t took_small(std::uint32_t length, const SmallName& name, qp::Responder::Small done,
+                           const qp::Responder& responder);
   Step execute(const Request& request, qp::Responder& responder);
   bool is_usual(const Request& request) const;
   Step execute_whole_send(const Request& request, qp::Responder& responder);
@@ -155,6 +171,7 @@ class RingResponder {
   PeerMemory* peer_ = nullptr;
   RingReader requests_;
   RingWriter responses_;
+  std::uint32_t row_taken_ = 0;  // messages of the record at the front
   std::uint32_t executed_ = 0;
   std::uint32_t acknowledged_ = 0;  // of executed_
   std::optional<Refused> refused_;  // waits for room

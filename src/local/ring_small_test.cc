@@ -2,74 +2,15 @@
 // The short way of small messages, and the acknowledgements that go along with them.
 #include <gtest/gtest.h>
 
-#include <array>
-#include <numeric>
+#include <algorithm>
 
-#include "local/test_pair.h"
+#include "local/test_small.h"
 
 namespace verbena::local {
 namespace {
 
 using queues::CompletionKind;
 using queues::Status;
-
-class Small : public ::testing::Test {
- protected:
-  Small() : a(qp::QpType::kRc, kA), b(qp::QpType::kRc, kB) {
-    std::iota(bytes.begin(), bytes.end(), std::uint8_t{1});
-    a_key = a.add(bytes.data(), bytes.size(), memory::kLocalWrite);
-    b_key = b.add(taken.data(), taken.size(), memory::kLocalWrite);
-    a.takes_small = b.takes_small = false;
-    a.ready(kB);
-    b.ready(kA);
-    connect(a, b);
-  }
-  Sge sge(End& end, std::uint32_t length) {
-    const auto* const memory = &end == &a ? bytes.data() : taken.data();
-    return {reinterpret_cast<std::uint64_t>(memory), length, &end == &a ? a_key : b_key};
-  }
-  // As nic::Qp does it.
-  bool send(End& end, std::uint32_t length, bool measures_pace = false) {
-    qp::SendWindow& window = end.pair.window();
-    if (!window.is_open()) return false;
-    const qp::SmallRequest request{.wr_id = 7, .sge = sge(end, length)};
-    const bool sent =
-        end.carrier.send_at_once({.index = window.open_index(),
-                                  .from = reinterpret_cast<const std::byte*>(request.sge.address),
-                                  .source = request.sge,
-                                  .is_first_out = window.oldest() == window.open_index(),
-                                  .measures_pace = measures_pace});
-    if (!sent) return false;
-    qp::QueuePair::fill(window.open_wqe(), request);
-    window.issued_at_once();
-    return true;
-  }
-  void receive(End& end, std::uint32_t length = 64) {
-    const Sge place = sge(end, length);
-    EXPECT_TRUE(end.pair.post_receive(5, {&place, 1}).has_value());
-  }
-  std::uint32_t take(End& end, std::uint32_t most = 1) {
-    return end.carrier.take_small(end.pair.responder(), end.pair.window(), most, now);
-  }
-  // The first message in RTS is like any other; the general way sees to the rest.
-  void begin() {
-    for (End* const each : {&a, &b}) {
-      receive(*each);
-      ASSERT_TRUE(send(each == &a ? b : a, 1));
-      each->turn(now);
-    }
-    a.turn(now);
-    b.turn(now);
-    ASSERT_EQ(a.poll().size(), 2u);
-    ASSERT_EQ(b.poll().size(), 2u);
-  }
-
-  std::array<std::uint8_t, 512> bytes{};
-  std::array<std::uint8_t, 512> taken{};
-  End a, b;
-  MemoryKey a_key, b_key;
-  Instant now = Instant::at(1'000'000'000);
-};
 
 TEST_F(Small, ArriveWholeAndOneAtATime) {
   begin();

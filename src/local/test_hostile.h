@@ -82,7 +82,7 @@ class HostileWriter {
     record.head.extent =
         static_cast<std::uint16_t>(input.one_in(8) ? input.take<std::uint16_t>() : units);
     record.head.kind =
-        input.one_in(8) ? input.take() : static_cast<std::uint8_t>(1 + input.below(7));
+        input.one_in(8) ? input.take() : static_cast<std::uint8_t>(1 + input.below(8));
     record.head.flags = input.one_in(3) ? input.take() : kFirst | kLast;
     record.head.tag = tag_of(position_);
     std::memcpy(at, static_cast<const void*>(&record), sizeof record);
