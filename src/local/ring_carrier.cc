@@ -177,13 +177,14 @@ std::uint32_t RingCarrier::take_small(qp::Responder& responder, qp::SendWindow& 
   std::uint32_t taken = 0;
   std::size_t bytes = 0;
   bool is_said = false;
-  for (; taken != most && bytes < RingResponder::kAcknowledgedAtOnce; ++taken) {
+  while (taken != most && bytes < RingResponder::kAcknowledgedAtOnce) {
     const auto said = responder_.next_small();
     if (!said || !requester_.take_acknowledgement(*said, window, now)) break;
     is_said = said->conduit != 0;
-    const auto length = responder_.take_small(responder);
-    if (!length) break;
-    bytes += *length;
+    const auto some = responder_.take_small(most - taken, responder);
+    if (!some) break;
+    taken += some->messages;
+    bytes += some->bytes;
   }
   if (taken == 0) return 0;
   responder_.small_were_taken();

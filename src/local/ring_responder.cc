@@ -67,7 +67,7 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
       break;
     }
     budget.take(request.record.piece_length);
-    is_row ? consume_of_row(row) : requests_.consume(units);
+    is_row ? consume_of_row(row, 1) : requests_.consume(units);
     unsaid += request.record.piece_length;
     if (unsaid >= kAcknowledgedAtOnce) {
       acknowledge();

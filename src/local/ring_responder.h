@@ -38,12 +38,16 @@ class RingResponder {
   // To copy so much takes much longer than to tell of it: who waits learns at once, not when all
   // that came behind is done too.
   static constexpr std::size_t kAcknowledgedAtOnce = 64 * 1024;
-  // The short way of what comes most: a SEND in one piece, of a few pages, while
-  // nothing else is under way. What the next request says has been executed where it may be one;
-  // that is to be told of first. Then it is taken, so many bytes; none: serve() has to look. And
+  // The short way of what comes most: a SEND in one piece, of a few pages, while nothing else is
+  // under way. What the next request says has been executed where it may be one; that is to be told
+  // of first. Then it is taken, or `most` of those in its record; none: serve() has to look. And
   // after the last of several the peer is told.
   std::optional<Acknowledged> next_small();
-  std::optional<std::uint32_t> take_small(qp::Responder& responder);
+  struct SmallTaken {
+    std::uint32_t messages = 0;
+    std::size_t bytes = 0;
+  };
+  std::optional<SmallTaken> take_small(std::uint32_t most, qp::Responder& responder);
   void small_were_taken();
   // How much was executed, for a record that says so.
   Acknowledged acknowledged() const {
@@ -91,14 +95,14 @@ class RingResponder {
   };
   bool is_row(const RowView& row) const;
   bool take_apart(Request& request, const RowView& row) const;
-  void consume_of_row(const RowView& row);
-  std::optional<std::uint32_t> take_small_of_row(const std::byte* front, qp::Responder& responder);
+  void consume_of_row(const RowView& row, std::uint32_t messages);
+  std::optional<SmallTaken> take_small_of_row(const std::byte* front, std::uint32_t most,
+                                              qp::Responder& responder);
   struct SmallName {
     std::uint32_t index;
     std::uint32_t epoch;
   };
-  std::uint32_t took_small(std::uint32_t length, const SmallName& name, qp::Responder::Small done,
-                           const qp::Responder& responder);
+  bool took_small(const SmallName& name, qp::Responder::Small done, const qp::Responder& responder);
   Step execute(const Request& request, qp::Responder& responder);
   bool is_usual(const Request& request) const;
   Step execute_whole_send(const Request& request, qp::Responder& responder);

@@ -13,8 +13,9 @@ bool RingResponder::is_row(const RowView& row) const {
          units_for(std::size_t{row.count} * row.length) == row.units;
 }
 
-void RingResponder::consume_of_row(const RowView& row) {
-  if (++row_taken_ < row.count) return;
+void RingResponder::consume_of_row(const RowView& row, std::uint32_t messages) {
+  row_taken_ += messages;
+  if (row_taken_ < row.count) return;
   row_taken_ = 0;
   requests_.consume(row.units);
 }
@@ -32,8 +33,8 @@ bool RingResponder::take_apart(Request& request, const RowView& row) const {
   return true;
 }
 
-std::optional<std::uint32_t> RingResponder::take_small_of_row(const std::byte* front,
-                                                              qp::Responder& responder) {
+std::optional<RingResponder::SmallTaken> RingResponder::take_small_of_row(
+    const std::byte* front, std::uint32_t most, qp::Responder& responder) {
   // Whoever wrote this may write on: it is read once.
   RequestRecord record;
   std::memcpy(static_cast<void*>(&record), front, offsetof(RequestRecord, inline_payload));
@@ -43,13 +44,20 @@ std::optional<std::uint32_t> RingResponder::take_small_of_row(const std::byte* f
                         record.total_length == row.length;
   if (!is_row(row) || !is_whole) return std::nullopt;
   if (row_taken_ == 0) requests_.fetch_row(record.head.extent);
-  const std::byte* const bytes = front + kUnit + std::size_t{row_taken_} * row.length;
-  const auto done = responder.receive_small({bytes, row.length}, {});
-  if (done == qp::Responder::Small::kNo) return std::nullopt;
+  SmallTaken taken;
+  while (taken.messages != most && taken.messages != row.count - row_taken_) {
+    const std::uint32_t at = row_taken_ + taken.messages;
+    const std::byte* const bytes = front + kUnit + std::size_t{at} * row.length;
+    const auto done = responder.receive_small({bytes, row.length}, {});
+    if (done == qp::Responder::Small::kNo) break;
+    ++taken.messages;
+    if (!took_small({record.index + at, record.epoch}, done, responder)) break;
+  }
+  if (taken.messages == 0) return std::nullopt;
+  taken.bytes = taken.messages * row.length;
   peer_measures_pace_ = record.pace == kMeasuresPace;
-  const std::uint32_t index = record.index + row_taken_;
-  consume_of_row(row);
-  return took_small(row.length, {index, record.epoch}, done, responder);
+  consume_of_row(row, taken.messages);
+  return taken;
 }
 
 }  // namespace verbena::local

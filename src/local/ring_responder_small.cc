@@ -36,10 +36,11 @@ void RingResponder::small_were_taken() {
   if (requests_.give_back_in_quarters()) raise(signal_, Signal::kRoom);
 }
 
-std::optional<std::uint32_t> RingResponder::take_small(qp::Responder& responder) {
+std::optional<RingResponder::SmallTaken> RingResponder::take_small(std::uint32_t most,
+                                                                   qp::Responder& responder) {
   const std::byte* const front = requests_.front();
   if (!front) return std::nullopt;
-  if (kind_at(front) == RequestKind::kSendRow) return take_small_of_row(front, responder);
+  if (kind_at(front) == RequestKind::kSendRow) return take_small_of_row(front, most, responder);
   // Whoever wrote this may write on: each word is read once.
   const auto read = [front](std::size_t offset) {
     std::uint32_t word = 0;
@@ -78,7 +79,8 @@ std::optional<std::uint32_t> RingResponder::take_small(qp::Responder& responder)
   if (done == qp::Responder::Small::kNo) return std::nullopt;
   peer_measures_pace_ = read(offsetof(RequestRecord, pace)) == kMeasuresPace;
   requests_.consume(units);
-  return took_small(length, {index, read(offsetof(RequestRecord, epoch))}, done, responder);
+  took_small({index, read(offsetof(RequestRecord, epoch))}, done, responder);
+  return SmallTaken{1, length};
 }
 
 qp::Responder::Small RingResponder::receive_lent(const std::byte* front, std::uint32_t length,
@@ -96,18 +98,18 @@ qp::Responder::Small RingResponder::receive_lent(const std::byte* front, std::ui
   return responder.finish_small(receive, length, arrived);
 }
 
-// Done, or refused: serve() tells the peer of that.
-std::uint32_t RingResponder::took_small(std::uint32_t length, const SmallName& name,
-                                        qp::Responder::Small done, const qp::Responder& responder) {
-  if (done == qp::Responder::Small::kDone) {
+// Done, or refused, and then false: serve() tells the peer of that.
+bool RingResponder::took_small(const SmallName& name, qp::Responder::Small done,
+                               const qp::Responder& responder) {
+  if (done == qp::Responder::Small::kDone) [[likely]] {
     executed_ = name.index + 1;
-    return length;
+    return true;
   }
   is_plain_ = false;
-  if (type_ == qp::QpType::kUc) return length;
+  if (type_ == qp::QpType::kUc) return false;
   refused_ = Refused{name.index, qp::Answer::kOperation, responder.rnr_timer()};
   drop_epoch_ = name.epoch;
-  return length;
+  return false;
 }
 
 }  // namespace verbena::local
