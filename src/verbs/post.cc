@@ -15,6 +15,8 @@ using queues::SendOpcode;
 
 // Chains are handed over in pieces of this many.
 constexpr std::size_t kBatch = 8;
+// So many small ones go together.
+constexpr std::size_t kRow = 64;
 
 constexpr std::uint8_t kNotOurs = 0xff;
 constexpr auto kOpcodes = [] {
@@ -146,7 +148,8 @@ bool translate_small(const Qp& qp, const ibv_send_wr& from, qp::SmallRequest& to
   return true;
 }
 
-// The first of a list, as far as they are small and can be done or sent at once.
+// The first of a list, as far as they are small and can be done or sent at once. Of a long one not
+// all: others may want the queue pair, and the peer hears of them when this is done.
 void post_small(Qp& qp, ibv_send_wr*& next) {
   qp::SmallRequest request;
   if (!translate_small(qp, *next, request)) return;
@@ -155,7 +158,7 @@ void post_small(Qp& qp, ibv_send_wr*& next) {
     return;
   }
   nic::PostsInRow posts(*qp.nic);
-  while (posts.post(request)) {
+  for (std::size_t i = 0; i < kRow && posts.post(request); ++i) {
     next = next->next;
     if (!next || !translate_small(qp, *next, request)) return;
   }
@@ -177,9 +180,11 @@ std::optional<SendOpcode> opcode_from(const ibv_wr_opcode& opcode) {
 int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) noexcept {
   ibv_send_wr* next = first;
   int error = is_inherited(qp) ? EIO : 0;
-  if (next && !error) post_small(own(qp), next);
-  while (next && !error)
-    error = post_batch(own(qp), next);
+  while (next && !error) {
+    const ibv_send_wr* const before = next;
+    post_small(own(qp), next);
+    if (next == before) error = post_batch(own(qp), next);
+  }
   if (error && bad) *bad = next;
   return error;
 }
