@@ -89,6 +89,7 @@ class RingWriter {
   // would fetch the line that is being written, again and again, and each of them only when it
   // comes to it. A long row of them is shown in parts. Ends with release().
   void hold() { is_holding_ = true; }
+  bool is_holding() const { return is_holding_; }
   void release() {
     is_holding_ = false;
     show_held();

@@ -81,24 +81,16 @@ bool RingRequester::issue(qp::SendWindow& window, const qp::Operation& op, qp::B
 bool RingRequester::send_at_once(const AtOnce& message, Acknowledged acknowledged) {
   const std::uint32_t length = message.source.length;
   if (sent_ != 0 || broken_) return false;
-  if (makes_rows_) {
+  if (requests_.is_holding()) {
     if (length <= kRowBytesMost && !message.is_solicited) return add_to_row(message, acknowledged);
     end_row();
   }
   const bool lends = length >= kLentMin && own_ && type_ == qp::QpType::kRc &&
                      message.source.key.value != 0 && is_borrowed(message.source.key);
   if (length > (lends ? kLentMax : kLentMin)) return false;
-  if (message.is_first_out) acknowledged_ = message.index.value();
   const std::uint32_t units = lends || length <= kInlineMax ? 1 : units_for(length);
-  RequestRecord* record = reserve(units);
+  RequestRecord* const record = reserve(units, message, acknowledged);
   if (!record) return false;
-  record->index = message.index.value();
-  record->epoch = epoch_;
-  record->total_length = length;
-  record->acknowledged = acknowledged;
-  record->pace = message.measures_pace ? kMeasuresPace : kNoPace;
-  record->immediate = 0;
-  record->shared_queue = 0;
   std::uint8_t flags = kFirst | kLast;
   if (message.is_solicited) flags |= kSolicitedEvent;
   if (lends) {
@@ -109,12 +101,26 @@ bool RingRequester::send_at_once(const AtOnce& message, Acknowledged acknowledge
                                            : reinterpret_cast<std::byte*>(record) + kUnit;
     if (!memory::guarded_copy(room, message.from, length)) return false;
   }
-  record->piece_length = length;
-  record->offset = 0;
-  sending_ = message.index;
-  last_send_ = message.index;
+  last_send_ = sending_ = message.index;
   publish(units, qp::OpKind::kSend, flags);
   return true;
+}
+
+RequestRecord* RingRequester::reserve(std::uint32_t units, const AtOnce& message,
+                                      Acknowledged acknowledged) {
+  if (message.is_first_out) acknowledged_ = message.index.value();
+  RequestRecord* const record = reserve(units);
+  if (!record) return nullptr;
+  record->index = message.index.value();
+  record->epoch = epoch_;
+  record->total_length = message.source.length;
+  record->piece_length = message.source.length;
+  record->acknowledged = acknowledged;
+  record->pace = message.measures_pace ? kMeasuresPace : kNoPace;
+  record->immediate = 0;
+  record->offset = 0;
+  record->shared_queue = 0;
+  return record;
 }
 
 RequestRecord* RingRequester::reserve(std::uint32_t units) {

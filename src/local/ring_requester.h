@@ -47,13 +47,9 @@ class RingRequester {
   // `acknowledged`: what we have executed for the peer.
   bool send_at_once(const AtOnce& message, Acknowledged acknowledged);
   // As RingWriter: messages that are sent at once, one after the other.
-  void hold() {
-    requests_.hold();
-    makes_rows_ = true;
-  }
+  void hold() { requests_.hold(); }
   void release() {
     end_row();
-    makes_rows_ = false;
     requests_.release();
   }
   void collect(qp::SendWindow& window, qp::Budget& budget, const Now& now);
@@ -114,6 +110,7 @@ class RingRequester {
   void end_row();
   RequestRecord* reserve(std::uint32_t units);
   RequestRecord* reserve(std::uint32_t units, const qp::Operation& op);
+  RequestRecord* reserve(std::uint32_t units, const AtOnce& message, Acknowledged acknowledged);
   void publish(std::uint32_t units, qp::OpKind kind, std::uint8_t flags);
   std::uint32_t executed() const;
 
@@ -134,7 +131,6 @@ class RingRequester {
     std::uint32_t count = 0;
   };
   Row row_;
-  bool makes_rows_ = false;
   std::uint32_t epoch_ = 0;
   std::uint32_t acknowledged_ = 0;
   std::uint64_t done_ = 0;

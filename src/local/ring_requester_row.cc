@@ -31,17 +31,9 @@ bool RingRequester::add_to_row(const AtOnce& message, Acknowledged acknowledged)
 bool RingRequester::begin_row(const AtOnce& message, Acknowledged acknowledged) {
   end_row();
   const std::uint32_t length = message.source.length;
-  if (message.is_first_out) acknowledged_ = message.index.value();
-  RequestRecord* const record = reserve(units_for(std::size_t{kRowMost} * length));
+  const std::uint32_t units = units_for(std::size_t{kRowMost} * length);
+  RequestRecord* const record = reserve(units, message, acknowledged);
   if (!record || !memory::guarded_copy(payload_of(record), message.from, length)) return false;
-  record->index = message.index.value();
-  record->epoch = epoch_;
-  record->total_length = length;
-  record->piece_length = length;
-  record->acknowledged = acknowledged;
-  record->pace = message.measures_pace ? kMeasuresPace : kNoPace;
-  record->offset = 0;
-  record->shared_queue = 0;
   row_ = {.record = record, .first = message.index, .length = length, .count = 1};
   last_send_ = sending_ = message.index;
   return true;
@@ -54,7 +46,7 @@ void RingRequester::end_row() {
   const bool is_single = row_.count == 1;
   const bool is_inline = is_single && row_.length <= kInlineMax;
   if (is_inline) std::memcpy(record->inline_payload, payload_of(record), row_.length);
-  record->row = is_single ? 0 : row_.count;
+  if (!is_single) record->row = row_.count;
   const auto kind = is_single ? RequestKind::kSend : RequestKind::kSendRow;
   requests_.publish(is_inline ? 1 : units_for(std::size_t{row_.count} * row_.length),
                     static_cast<std::uint8_t>(kind), kFirst | kLast);
