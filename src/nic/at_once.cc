@@ -81,6 +81,9 @@ bool Qp::write_at_once(const qp::SmallRequest& request) {
                           : length <= kReachMax &&
                                 direct->write_reachable(key, request.remote_address, from, length);
   if (!is_done) return false;
+  if (to)
+    mapped_from_.store(reinterpret_cast<std::uint64_t>(to) - request.remote_address,
+                       std::memory_order_relaxed);
   pair.window().done_at_once(request.wr_id, queues::CompletionKind::kWrite,
                              request.flags & queues::kSignaled);
   return true;

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 
+#include "base/prefetch.h"
 #include "base/time.h"
 #include "local/answer_pace.h"
 #include "local/datagram.h"
@@ -129,6 +130,14 @@ class Qp final : qp::QpEvents {
 
   // Without the lock: waits for the answer that is due; true when something came.
   bool await_answer();
+  // Also without the lock: a WRITE to this address of the peer is about to be posted. The line
+  // takes as long to come as all that is looked at before it is written. Where the peer polls
+  // there, it fetches the line back if it does not find it written soon: so this may be worth a
+  // second time.
+  void expect_write(std::uint64_t address) const {
+    prefetch_for_writing(
+        reinterpret_cast<const void*>(address + mapped_from_.load(std::memory_order_relaxed)));
+  }
 
   alignas(64) local::Glance glance;
   local::AnswerPace answer_pace;
@@ -183,6 +192,8 @@ class Qp final : qp::QpEvents {
     bool is_for_good;
   };
   std::optional<GivenUp> given_up_;
+  // Where the memory that was written last is mapped, less its address in the peer; a hint.
+  std::atomic<std::uint64_t> mapped_from_{0};
   EventCount async_events_;
   std::unique_ptr<local::RingCarrier> ring_;
   std::unique_ptr<local::RingCarrier> former_ring_;

@@ -327,6 +327,9 @@ EventCount& async_events_of(Qp& qp);
 // Posts in order; `posted` tells how many were taken when it refuses. Sends start at once.
 Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> requests,
                                       std::size_t& posted);
+// Asks for the cache line of a small WRITE to this address of the peer, which is about to be
+// posted. A hint: it may be any address.
+void expect_write(const Qp& qp, std::uint64_t address);
 // The short way of one request. False: it is not for that, and nothing has happened.
 bool post_small(Qp& qp, const qp::SmallRequest& request);
 // The same of several, one after the other, which start together when this ends. Nothing else may

@@ -254,9 +254,12 @@ void end_what_overran(Qp& qp) {
 
 }  // namespace
 
+void expect_write(const Qp& qp, std::uint64_t address) { qp.expect_write(address); }
+
 bool post_small(Qp& qp, const qp::SmallRequest& request) {
   qp.engine().note_post();
   const std::lock_guard guard(qp.pair.lock());
+  if (request.opcode == queues::SendOpcode::kWrite) qp.expect_write(request.remote_address);
   if (!qp.post_at_once(request)) return false;
   end_what_overran(qp);
   return true;

@@ -126,12 +126,16 @@ int post_batch(Qp& qp, ibv_send_wr*& next) {
 }
 
 // What most programs post: one request with one piece of memory. False: it takes the general way.
-bool translate_small(const Qp& qp, const ibv_send_wr& from, qp::SmallRequest& to) {
+[[gnu::always_inline]] inline bool translate_small(const Qp& qp, const ibv_send_wr& from,
+                                                   qp::SmallRequest& to) {
   const auto opcode = opcode_from(from.opcode);
   const bool is_send = opcode == SendOpcode::kSend;
   const bool is_small =
       from.num_sge == 1 && (is_send || opcode == SendOpcode::kWrite || opcode == SendOpcode::kRead);
   if (!is_small || qp.is_datagram || qp.is_xrc || from.send_flags & IBV_SEND_IP_CSUM) return false;
+  // The earlier the better, and in a list nobody waits for one.
+  if (opcode == SendOpcode::kWrite && !from.next)
+    nic::expect_write(*qp.nic, from.wr.rdma.remote_addr);
   // Field by field: a copy of a whole that was just put together waits until all that was stored
   // before is in the cache, the last message for the peer among it.
   const Sge& piece = sges_from(from.sg_list, 1).front();
