@@ -128,6 +128,8 @@ class RegionLease {
     left_ -= extent.length;
     return extent;
   }
+  // All of the range, where the region is one piece of memory; else null, and next() tells.
+  std::byte* in_one_piece() const { return entry_->address ? entry_->address + offset_ : nullptr; }
 
  private:
   friend class RegionTable;

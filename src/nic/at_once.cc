@@ -26,9 +26,7 @@ inline const std::byte* source_of(const qp::SmallRequest& request, const qp::QpC
   }
   if (config.send_sge_max == 0) return nullptr;
   auto lease = config.regions->lease(sge.key, config.pd, sge.address, sge.length, 0);
-  if (!lease) return nullptr;
-  const memory::Extent extent = lease->next();
-  return extent.length == sge.length ? extent.address : nullptr;
+  return lease ? lease->in_one_piece() : nullptr;
 }
 
 }  // namespace
@@ -99,15 +97,14 @@ bool Qp::read_at_once(const qp::SmallRequest& request) {
   if (!direct || !is_usual) return false;
   auto lease =
       config.regions->lease(sge.key, config.pd, sge.address, sge.length, memory::kLocalWrite);
-  if (!lease) return false;
-  const memory::Extent to = lease->next();
-  if (to.length != sge.length) return false;
+  std::byte* const to = lease ? lease->in_one_piece() : nullptr;
+  if (!to) return false;
   const MemoryKey key = request.remote_key;
   const std::byte* const from = direct->source_of_read(key, request.remote_address, sge.length);
   const bool is_done =
-      from ? memory::guarded_copy(to.address, from, sge.length) && direct->copy_counts()
+      from ? memory::guarded_copy(to, from, sge.length) && direct->copy_counts()
            : sge.length <= kReachMax &&
-                 direct->read_reachable(key, request.remote_address, to.address, sge.length);
+                 direct->read_reachable(key, request.remote_address, to, sge.length);
   if (!is_done) return false;
   pair.window().done_at_once(request.wr_id, queues::CompletionKind::kRead,
                              request.flags & queues::kSignaled, sge.length);

@@ -54,10 +54,8 @@ bool Responder::put(const Sge& to, std::span<const std::byte> bytes) {
   if (bytes.empty()) return true;
   auto lease = config_.regions->lease(to.key, config_.receive_pd, to.address, bytes.size(),
                                       memory::kLocalWrite);
-  if (!lease) return false;
-  const memory::Extent extent = lease->next();
-  return extent.length == bytes.size() &&
-         memory::guarded_copy(extent.address, bytes.data(), bytes.size());
+  std::byte* const at = lease ? lease->in_one_piece() : nullptr;
+  return at && memory::guarded_copy(at, bytes.data(), bytes.size());
 }
 
 }  // namespace verbena::qp
