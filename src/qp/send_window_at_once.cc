@@ -31,12 +31,10 @@ void SendWindow::done_at_once(std::uint64_t wr_id, queues::CompletionKind kind, 
   config_.queue->post_done();
   done_ = cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();
   if (!is_signaled && !config_.signal_all) return;
-  Completion completion;
-  completion.wr_id = wr_id;
-  completion.kind = kind;
-  completion.byte_length = length;
-  completion.qp = config_.qp;
-  if (config_.completions->push(completion, false)) return;
+  const auto make = [&] {
+    return Completion{.wr_id = wr_id, .kind = kind, .byte_length = length, .qp = config_.qp};
+  };
+  if (config_.completions->push(make, false)) return;
   lost_ = true;
   settle();
 }
