@@ -110,6 +110,7 @@ class Doorbell {
   }
   bool any_ready() const {
     std::uint64_t words = 0;
+#pragma GCC unroll 4
     for (const auto& word : page_.summary)
       words |= word.load(std::memory_order_seq_cst);
     return words != 0;

@@ -12,10 +12,6 @@ namespace {
 // records. The very next one it may be looking at: not that one.
 constexpr std::uint32_t kUnitsAhead = 8;
 
-constexpr bool is_before(std::uint32_t a, std::uint32_t b) {
-  return static_cast<std::int32_t>(a - b) < 0;
-}
-
 }  // namespace
 
 bool RingWriter::refresh(std::uint32_t wanted) {
@@ -39,17 +35,14 @@ bool RingWriter::has_room(std::uint32_t wanted) {
   return refresh(wanted);
 }
 
-std::byte* RingWriter::reserve(std::uint32_t units) {
-  VERBENA_ASSERT(units > 0 && units <= units_ / 4);
-  if (broken_) return nullptr;
+// And for what is cleared behind the record.
+bool RingWriter::make_room(std::uint32_t units) {
+  if (broken_) return false;
   const std::uint32_t to_end = units_ - (position_ & (units_ - 1));
   const std::uint32_t filler = to_end < units ? to_end : 0;
-  // And what is cleared behind the record.
-  if (!has_room(filler + units + kClearAhead)) return nullptr;
+  if (!has_room(filler + units + kClearAhead)) return false;
   if (filler != 0) publish(filler, kFiller, 0);
-  // What is written there may never be published.
-  if (units > 1 && is_before(position_ + 1, cleared_)) cleared_ = position_ + 1;
-  return reinterpret_cast<std::byte*>(head_at(position_));
+  return true;
 }
 
 void RingWriter::publish(std::uint32_t units, std::uint8_t kind, std::uint8_t flags) {
@@ -84,19 +77,12 @@ void RingWriter::show_held() {
   show(held_);
 }
 
-// What is clear reaches from the next record to cleared_, but for what that record fills.
-void RingWriter::clear(std::uint32_t from, std::uint32_t upto) {
-  if (is_before(cleared_, from)) cleared_ = from;
-  for (; is_before(cleared_, upto); ++cleared_)
-    head_at(cleared_)->tag.store(0, std::memory_order_relaxed);
-}
-
 // A writer that fills on and on would keep us here: one filler, to the end of the lap, then a
 // record.
 bool RingReader::peek(Unit& first, const std::byte*& payload, std::uint32_t& units) {
   bool is_new_lap = false;
   while (!broken_ && has_record()) {
-    const std::byte* record = at(position_);
+    const std::byte* record = next_;
     // The tag is an atomic of ours and stays out of the copy.
     std::memcpy(first.bytes + sizeof(std::uint32_t), record + sizeof(std::uint32_t),
                 kUnit - sizeof(std::uint32_t));
@@ -130,7 +116,7 @@ bool RingReader::pass_filler() {
   const bool is_sound =
       std::to_integer<std::uint8_t>(filler[offsetof(RecordHead, kind)]) == kFiller &&
       units_of(extent) == to_end && tag.load(std::memory_order_acquire) == tag_of(behind);
-  if (is_sound) position_ = behind;
+  if (is_sound) go_to(behind);
   return is_sound;
 }
 

@@ -70,6 +70,9 @@ constexpr void raise(Signal& signal, Signal to) {
 }
 
 constexpr std::uint32_t tag_of(std::uint32_t position) { return position << 1 | 1; }
+constexpr bool is_before(std::uint32_t a, std::uint32_t b) {
+  return static_cast<std::int32_t>(a - b) < 0;
+}
 
 class RingWriter {
  public:
@@ -82,7 +85,16 @@ class RingWriter {
 
   // Room for a record of `units` units (a quarter of the ring at most), or null when the reader is
   // behind: it will see that we wait.
-  std::byte* reserve(std::uint32_t units);
+  std::byte* reserve(std::uint32_t units) {
+    VERBENA_ASSERT(units > 0 && units <= units_ / 4);
+    const bool fits = units <= units_ - (position_ & (units_ - 1)) && !broken_ &&
+                      units_ - (position_ - consumed_) >= units + kClearAhead;
+    if (!fits && !make_room(units)) [[unlikely]]
+      return nullptr;
+    // What is written there may never be published.
+    if (units > 1 && is_before(position_ + 1, cleared_)) cleared_ = position_ + 1;
+    return reinterpret_cast<std::byte*>(head_at(position_));
+  }
   // Makes the record at the place that reserve gave visible.
   void publish(std::uint32_t units, std::uint8_t kind, std::uint8_t flags);
   // More records follow at once: the reader sees them together, and hears how many there are. It
@@ -108,12 +120,18 @@ class RingWriter {
   RecordHead* head_at(std::uint32_t position) const {
     return reinterpret_cast<RecordHead*>(memory_ + std::size_t{position & (units_ - 1)} * kUnit);
   }
+  bool make_room(std::uint32_t units);
   bool has_room(std::uint32_t wanted);
   void show(std::uint32_t position) {
     head_at(position)->tag.store(tag_of(position), std::memory_order_release);
   }
   void show_held();
-  void clear(std::uint32_t from, std::uint32_t upto);
+  // What is clear reaches from the next record to cleared_, but for what that record fills.
+  void clear(std::uint32_t from, std::uint32_t upto) {
+    if (is_before(cleared_, from)) cleared_ = from;
+    for (; is_before(cleared_, upto); ++cleared_)
+      head_at(cleared_)->tag.store(0, std::memory_order_relaxed);
+  }
   bool refresh(std::uint32_t wanted);
 
   std::byte* memory_ = nullptr;
@@ -134,17 +152,17 @@ class RingReader {
  public:
   RingReader() = default;
   RingReader(const std::byte* memory, std::uint32_t units, RingWords words)
-      : memory_(memory), units_(units), words_(words) {}
+      : memory_(memory), units_(units), words_(words), next_(memory) {}
 
   // One load: is there a record (or a filler) at our position?
-  bool has_record() const { return next_tag().load(std::memory_order_acquire) == wanted_tag(); }
+  bool has_record() const { return next_tag().load(std::memory_order_acquire) == wanted_tag_; }
   // The next record: its first unit copied to `first`, its further units at `payload` (hostile, may
   // change any time), `units` in all. False when there is none or the ring is broken.
   bool peek(Unit& first, const std::byte*& payload, std::uint32_t& units);
   // Done with the record that peek gave. Its units are free for the writer after the next
   // give_back.
   void consume(std::uint32_t units) {
-    position_ += units;
+    go_to(position_ + units);
     last_units_ = units;
   }
   // Lines of the last record, as far as they are worth fetching together.
@@ -163,15 +181,15 @@ class RingReader {
   bool give_back_in_quarters();
   // What has_record() compares.
   const std::atomic<std::uint32_t>& next_tag() const {
-    return reinterpret_cast<const RecordHead*>(at(position_))->tag;
+    return reinterpret_cast<const RecordHead*>(next_)->tag;
   }
-  std::uint32_t wanted_tag() const { return tag_of(position_); }
+  std::uint32_t wanted_tag() const { return wanted_tag_; }
   // So many units can be a record at our position.
   bool is_within_lap(std::uint32_t units) const {
     return units != 0 && units <= units_ - (position_ & (units_ - 1));
   }
   // The next record or filler as it lies there, or null.
-  const std::byte* front() const { return has_record() ? at(position_) : nullptr; }
+  const std::byte* front() const { return has_record() ? next_ : nullptr; }
   // When a filler is next, and the record behind it is there: that one is next. Else nothing
   // changes, and peek() judges.
   bool pass_filler();
@@ -182,11 +200,18 @@ class RingReader {
   const std::byte* at(std::uint32_t position) const {
     return memory_ + std::size_t{position & (units_ - 1)} * kUnit;
   }
+  void go_to(std::uint32_t position) {
+    position_ = position;
+    next_ = at(position);
+    wanted_tag_ = tag_of(position);
+  }
 
   const std::byte* memory_ = nullptr;
   std::uint32_t units_ = 0;
   RingWords words_;
   std::uint32_t position_ = 0;
+  const std::byte* next_ = nullptr;  // at our position
+  std::uint32_t wanted_tag_ = tag_of(0);
   std::uint32_t last_units_ = 1;
   std::uint32_t given_back_ = 0;  // and looked whether the writer waits
   bool broken_ = false;

@@ -178,10 +178,12 @@ std::uint32_t RingCarrier::take_small(qp::Responder& responder, qp::SendWindow& 
   std::size_t bytes = 0;
   bool is_said = false;
   while (taken != most && bytes < RingResponder::kAcknowledgedAtOnce) {
-    const auto said = responder_.next_small();
-    if (!said || !requester_.take_acknowledgement(*said, window, now)) break;
-    is_said = said->conduit != 0;
-    const auto some = responder_.take_small(most - taken, responder);
+    const std::byte* const small = responder_.next_small();
+    if (!small) break;
+    const Acknowledged said = RingResponder::said_with(small);
+    if (!requester_.take_acknowledgement(said, window, now)) break;
+    is_said = said.conduit != 0;
+    const auto some = responder_.take_small(small, most - taken, responder);
     if (!some) break;
     taken += some->messages;
     bytes += some->bytes;

@@ -39,15 +39,17 @@ class RingResponder {
   // that came behind is done too.
   static constexpr std::size_t kAcknowledgedAtOnce = 64 * 1024;
   // The short way of what comes most: a SEND in one piece, of a few pages, while nothing else is
-  // under way. What the next request says has been executed where it may be one; that is to be told
-  // of first. Then it is taken, or `most` of those in its record; none: serve() has to look. And
-  // after the last of several the peer is told.
-  std::optional<Acknowledged> next_small();
+  // under way. The next request where it may be one, else null; what it says has been executed is
+  // to be told of first. Then it is taken, or `most` of those in its record; none: serve() has to
+  // look. And after the last of several the peer is told.
+  const std::byte* next_small();
+  static Acknowledged said_with(const std::byte* small);
   struct SmallTaken {
     std::uint32_t messages = 0;
     std::size_t bytes = 0;
   };
-  std::optional<SmallTaken> take_small(std::uint32_t most, qp::Responder& responder);
+  std::optional<SmallTaken> take_small(const std::byte* small, std::uint32_t most,
+                                       qp::Responder& responder);
   void small_were_taken();
   // How much was executed, for a record that says so.
   Acknowledged acknowledged() const {

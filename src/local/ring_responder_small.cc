@@ -17,16 +17,18 @@ bool is_of_sends(const std::byte* front) {
 
 }  // namespace
 
-std::optional<Acknowledged> RingResponder::next_small() {
+const std::byte* RingResponder::next_small() {
   const std::byte* front = is_plain_ ? requests_.front() : nullptr;
-  if (!front) return std::nullopt;
-  if (!is_of_sends(front)) [[unlikely]] {
-    if (!requests_.pass_filler()) return std::nullopt;
-    front = requests_.front();
-    if (!front || !is_of_sends(front)) return std::nullopt;
+  if (front && !is_of_sends(front)) [[unlikely]] {
+    front = requests_.pass_filler() ? requests_.front() : nullptr;
+    if (front && !is_of_sends(front)) front = nullptr;
   }
+  return front;
+}
+
+Acknowledged RingResponder::said_with(const std::byte* small) {
   Acknowledged said;
-  std::memcpy(&said, front + offsetof(RequestRecord, acknowledged), sizeof said);
+  std::memcpy(&said, small + offsetof(RequestRecord, acknowledged), sizeof said);
   return said;
 }
 
@@ -36,10 +38,9 @@ void RingResponder::small_were_taken() {
   if (requests_.give_back_in_quarters()) raise(signal_, Signal::kRoom);
 }
 
-std::optional<RingResponder::SmallTaken> RingResponder::take_small(std::uint32_t most,
+std::optional<RingResponder::SmallTaken> RingResponder::take_small(const std::byte* front,
+                                                                   std::uint32_t most,
                                                                    qp::Responder& responder) {
-  const std::byte* const front = requests_.front();
-  if (!front) return std::nullopt;
   if (kind_at(front) == RequestKind::kSendRow) return take_small_of_row(front, most, responder);
   // Whoever wrote this may write on: each word is read once.
   const auto read = [front](std::size_t offset) {

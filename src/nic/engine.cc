@@ -179,8 +179,8 @@ void Engine::run() {
     if (is_leased()) {
       // Whoever ended the nap knows better than the lease: a program may poll a little and then
       // wait for something else.
-      if (nap_while_leased()) work(Patience::kSome);
-    } else if (work(Patience::kSome)) {
+      if (nap_while_leased()) work<Patience::kSome>();
+    } else if (work<Patience::kSome>()) {
       lingers_until = now + linger;
     } else if (now < lingers_until && now >= lingers_again) {
       sched_yield();
@@ -262,7 +262,7 @@ void Engine::drive() {
   // Several pollers may lose counts here; any change will do.
   polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
   if (doorbell_->is_asleep()) take_lease();
-  if (work(Patience::kNone)) {
+  if (work<Patience::kNone>()) {
     idle_polls_.store(0, std::memory_order_relaxed);
     return;
   }
@@ -298,9 +298,10 @@ void Engine::take_lease() {
   if (polls == kPollsForLease) doorbell_->wake();
 }
 
-bool Engine::work(Patience patience) {
+template <Engine::Patience patience>
+bool Engine::work() {
   const bool answered = doorbell_->any_ready() && answer_bells(patience);
-  bool found = scan(patience) || answered;
+  bool found = scan<patience>() || answered;
   if (RawNic* const packets = raw()) [[unlikely]]
     found |= packets->poll();
   WireNic* const wire = wire_.load(std::memory_order_acquire);
@@ -351,14 +352,18 @@ void Engine::ring_again(std::uint32_t index, Patience patience) {
   doorbell_->ring_and_wake(index);
 }
 
-bool Engine::scan(Patience patience) {
+template <Engine::Patience patience>
+bool Engine::take(SectionLock& lock) {
+  if (patience == Patience::kNone) return lock.try_lock();
+  lock.lock();
+  return true;
+}
+
+template <Engine::Patience patience>
+bool Engine::scan() {
   if (!is_scanning_.load(std::memory_order_relaxed)) return false;
-  std::unique_lock guard(watched_lock_, std::defer_lock);
-  if (patience == Patience::kSome) {
-    guard.lock();
-  } else if (!guard.try_lock()) {
-    return false;
-  }
+  if (!take<patience>(watched_lock_)) return false;
+  const std::lock_guard guard(watched_lock_, std::adopt_lock);
   bool found = false;
   // Who has nothing else to look at waits for a peer that answers at once.
   const bool waits = patience == Patience::kNone && watched_.size() == 1 &&
@@ -367,7 +372,7 @@ bool Engine::scan(Patience patience) {
   for (Qp* qp : watched_) {
     const bool is_answered = waits && qp->await_answer();
     if (patience == Patience::kNone && !is_answered && !qp->glance.has_news()) continue;
-    found |= visit(*qp, patience);
+    found |= visit<patience>(*qp);
   }
   if (links_.has_receivers()) {
     const QpTable::Reading reading(nic_.queue_pairs());
@@ -378,14 +383,11 @@ bool Engine::scan(Patience patience) {
   return found;
 }
 
-bool Engine::visit(Qp& qp, Patience patience) {
-  std::unique_lock guard(qp.pair.lock(), std::defer_lock);
-  if (patience == Patience::kSome) {
-    guard.lock();
-  } else if (!guard.try_lock()) {
-    // Somebody is at it right now: as good as found.
-    return true;
-  }
+template <Engine::Patience patience>
+bool Engine::visit(Qp& qp) {
+  // Somebody is at it right now: as good as found.
+  if (!take<patience>(qp.pair.lock())) return true;
+  const std::lock_guard guard(qp.pair.lock(), std::adopt_lock);
   // Who answers each message is about to: no look yet at what may come behind it, since that is a
   // line of the peer's.
   const std::uint32_t most = finds_without_post_ < kFindsForMany ? 1 : kManyAtOnce;

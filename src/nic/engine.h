@@ -134,11 +134,17 @@ class Engine {
   void run();
   // Whoever may wait for locks; a poller leaves to others what they are just doing.
   enum class Patience : std::uint8_t { kNone, kSome };
-  bool work(Patience patience);
+  // For each of the two by itself: pollers do nothing else than this.
+  template <Patience>
+  static bool take(SectionLock& lock);
+  template <Patience>
+  bool work();
+  template <Patience>
+  bool scan();
+  template <Patience>
+  bool visit(Qp& qp);
   bool poll_wire(WireNic& wire);
   bool answer_bells(Patience patience);
-  bool scan(Patience patience);
-  bool visit(Qp& qp, Patience patience);
   bool take_turn(Qp& qp, Patience patience);
   bool anything_to_see();
   void settle_scanning();
