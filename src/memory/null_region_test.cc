@@ -61,6 +61,7 @@ TEST_F(NullRegion, IsNeverOnePieceForThoseWhoWouldWrite) {
   for (const std::uint64_t length : {2UL, 8UL, 4096UL, kNullBytes}) {
     auto lease = table.lease(key, kPd, 64, length, kLocalWrite);
     ASSERT_TRUE(lease.has_value());
+    EXPECT_EQ(lease->in_one_piece(), nullptr);
     std::uint64_t all = 0;
     std::size_t pieces = 0;
     for (Extent extent = lease->next(); extent.length != 0; extent = lease->next()) {

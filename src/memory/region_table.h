@@ -128,8 +128,13 @@ class RegionLease {
     left_ -= extent.length;
     return extent;
   }
-  // All of the range, where the region is one piece of memory; else null, and next() tells.
-  std::byte* in_one_piece() const { return entry_->address ? entry_->address + offset_ : nullptr; }
+  // The memory of all of the range, which is not empty; null where it is not in one piece.
+  std::byte* in_one_piece() const {
+    if (entry_->address) [[likely]]
+      return entry_->address + offset_;
+    const Extent first = next_piece();
+    return first.length == left_ ? first.address : nullptr;
+  }
 
  private:
   friend class RegionTable;

@@ -51,6 +51,7 @@ TEST_F(Regions, ALeaseGivesTheMemoryOfTheRange) {
   const MemoryKey key = add(region_of(pages));
   auto lease = table.lease(key, kDomain, pages.address() + 100, 5000, kRemoteWrite);
   ASSERT_TRUE(lease);
+  EXPECT_EQ(lease->in_one_piece(), pages.begin() + 100);
   const Extent extent = lease->next();
   EXPECT_EQ(extent.address, pages.begin() + 100);
   EXPECT_EQ(extent.length, 5000u);
@@ -185,6 +186,7 @@ TEST_F(Regions, ARegionOfSeveralPiecesReadsAsOne) {
   const MemoryKey key = add(config);
   auto lease = table.lease(key, kDomain, 0x1000 + 99, 302, 0);
   ASSERT_TRUE(lease);
+  EXPECT_EQ(lease->in_one_piece(), nullptr);
   Extent extent = lease->next();
   EXPECT_EQ(extent.address, pages.begin() + 2 * kPage + 99);
   EXPECT_EQ(extent.length, 1u);
@@ -196,6 +198,7 @@ TEST_F(Regions, ARegionOfSeveralPiecesReadsAsOne) {
   EXPECT_EQ(refusal(key, 0x1000, 402), RegionRefusal::kOutOfRange);
   auto inside = table.lease(key, kDomain, 0x1000 + 200, 7, 0);
   ASSERT_TRUE(inside);
+  EXPECT_EQ(inside->in_one_piece(), pages.begin() + 150);
   EXPECT_EQ(inside->next().address, pages.begin() + 150);
 }
 
