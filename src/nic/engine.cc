@@ -354,9 +354,8 @@ void Engine::ring_again(std::uint32_t index, Patience patience) {
 
 template <Engine::Patience patience>
 bool Engine::take(SectionLock& lock) {
-  if (patience == Patience::kNone) return lock.try_lock();
-  lock.lock();
-  return true;
+  if (patience == Patience::kSome) lock.lock();
+  return patience == Patience::kSome || lock.try_lock();
 }
 
 template <Engine::Patience patience>
