@@ -113,6 +113,11 @@ Extent RegionLease::next_piece() const {
           .length = std::min(left_, piece->end - offset_)};
 }
 
+std::byte* RegionLease::one_piece_of(RegionLease list) {
+  const Extent first = list.next_piece();
+  return first.length == list.left_ ? first.address : nullptr;
+}
+
 RegionTable::RegionTable(std::uint32_t regions_max, RandomSource& random, AccessSections& sections)
     : random_(random),
       sections_(sections),

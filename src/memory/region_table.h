@@ -130,10 +130,7 @@ class RegionLease {
   }
   // The memory of all of the range, which is not empty; null where it is not in one piece.
   std::byte* in_one_piece() const {
-    if (entry_->address) [[likely]]
-      return entry_->address + offset_;
-    const Extent first = next_piece();
-    return first.length == left_ ? first.address : nullptr;
+    return entry_->address ? entry_->address + offset_ : one_piece_of(*this);
   }
 
  private:
@@ -142,6 +139,8 @@ class RegionLease {
   RegionLease(const RegionEntry* entry, std::uint64_t offset, std::uint64_t length)
       : entry_(entry), offset_(offset), left_(length) {}
   Extent next_piece() const;
+  // A copy: who never comes here keeps no lease in memory.
+  [[gnu::cold]] static std::byte* one_piece_of(RegionLease list);
 
   const RegionEntry* entry_;
   std::uint64_t offset_;

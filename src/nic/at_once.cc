@@ -69,15 +69,19 @@ bool Qp::await_answer() {
 bool Qp::write_at_once(const qp::SmallRequest& request) {
   if (!pair.window().is_caught_up()) return false;
   local::Direct* const direct = ring_->direct_now(pair.window());
+  return direct && write_by(*direct, request);
+}
+
+bool Qp::write_by(local::Direct& direct, const qp::SmallRequest& request) {
   const std::uint32_t length = request.sge.length;
-  if (!direct || length > kCopyMax) return false;
+  if (length > kCopyMax) return false;
   const std::byte* const from = source_of(request, pair.config());
   if (!from) return false;
   const MemoryKey key = request.remote_key;
-  std::byte* const to = direct->target_of_write(key, request.remote_address, length);
-  const bool is_done = to ? memory::guarded_copy(to, from, length) && direct->copy_counts()
-                          : length <= kReachMax &&
-                                direct->write_reachable(key, request.remote_address, from, length);
+  std::byte* const to = direct.target_of_write(key, request.remote_address, length);
+  const bool is_done =
+      to ? memory::guarded_copy(to, from, length) && direct.copy_counts()
+         : length <= kReachMax && direct.write_reachable(key, request.remote_address, from, length);
   if (!is_done) return false;
   if (to)
     mapped_from_.store(reinterpret_cast<std::uint64_t>(to) - request.remote_address,
@@ -121,15 +125,25 @@ bool Qp::send_at_once(const qp::SmallRequest& request) {
 
 void Qp::begin_row() {
   if (ring_) ring_->hold();
+  row_writes_by_ = nullptr;
 }
 
 bool Qp::post_in_row(const qp::SmallRequest& request) {
   if (!ring_ || !pair.may_bypass_queue()) return false;
+  if (request.opcode == queues::SendOpcode::kWrite) return write_in_row(request);
+  row_writes_by_ = nullptr;
   // Only these wait: what is written or read at once comes after all that was sent.
   if (request.opcode != queues::SendOpcode::kSend) return post_at_once(request);
   if (!put_at_once(request)) return false;
   answer_pace.sent(ticks);
   return true;
+}
+
+// Whether we may execute WRITEs at all does not change while nothing else is posted.
+bool Qp::write_in_row(const qp::SmallRequest& request) {
+  if (!pair.window().is_caught_up()) return false;
+  if (!row_writes_by_) row_writes_by_ = ring_->direct_now(pair.window());
+  return row_writes_by_ && write_by(*row_writes_by_, request);
 }
 
 void Qp::end_row() {

@@ -160,6 +160,8 @@ class Qp final : qp::QpEvents {
     return settled_connection_ != 0 && ring_ && ring_->offered_id() == settled_connection_;
   }
   bool write_at_once(const qp::SmallRequest& request);
+  bool write_in_row(const qp::SmallRequest& request);
+  bool write_by(local::Direct& direct, const qp::SmallRequest& request);
   bool read_at_once(const qp::SmallRequest& request);
   bool send_at_once(const qp::SmallRequest& request);
   bool put_at_once(const qp::SmallRequest& request);
@@ -194,6 +196,7 @@ class Qp final : qp::QpEvents {
   std::optional<GivenUp> given_up_;
   // Where the memory that was written last is mapped, less its address in the peer; a hint.
   std::atomic<std::uint64_t> mapped_from_{0};
+  local::Direct* row_writes_by_ = nullptr;  // between begin_row() and end_row()
   EventCount async_events_;
   std::unique_ptr<local::RingCarrier> ring_;
   std::unique_ptr<local::RingCarrier> former_ring_;

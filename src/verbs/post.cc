@@ -39,6 +39,13 @@ constexpr auto kOpcodes = [] {
   return table;
 }();
 
+// Of ours, or kNotOurs.
+inline std::uint8_t opcode_number(const ibv_wr_opcode& opcode) {
+  unsigned number = 0;  // the program may have put anything there
+  std::memcpy(&number, &opcode, sizeof number);
+  return number < kOpcodes.size() ? kOpcodes[number] : kNotOurs;
+}
+
 void take_target(const Qp& qp, const ibv_send_wr& from, SendRequest& to) {
   if (qp.is_datagram) {
     to.address_handle = own(from.wr.ud.ah).nic->number;
@@ -128,7 +135,7 @@ int post_batch(Qp& qp, ibv_send_wr*& next) {
 // What most programs post: one request with one piece of memory. False: it takes the general way.
 [[gnu::always_inline]] inline bool translate_small(const Qp& qp, const ibv_send_wr& from,
                                                    qp::SmallRequest& to) {
-  const auto opcode = opcode_from(from.opcode);
+  const auto opcode = static_cast<SendOpcode>(opcode_number(from.opcode));
   const bool is_send = opcode == SendOpcode::kSend;
   const bool is_small =
       from.num_sge == 1 && (is_send || opcode == SendOpcode::kWrite || opcode == SendOpcode::kRead);
@@ -140,7 +147,7 @@ int post_batch(Qp& qp, ibv_send_wr*& next) {
   // before is in the cache, the last message for the peer among it.
   const Sge& piece = sges_from(from.sg_list, 1).front();
   to.wr_id = from.wr_id;
-  to.opcode = *opcode;
+  to.opcode = opcode;
   to.flags = flags_from(from.send_flags);
   to.sge.address = piece.address;
   to.sge.length = piece.length;
@@ -175,10 +182,9 @@ std::span<const Sge> sges_of(const ibv_recv_wr& request) {
 }  // namespace
 
 std::optional<SendOpcode> opcode_from(const ibv_wr_opcode& opcode) {
-  unsigned number = 0;  // the program may have put anything there
-  std::memcpy(&number, &opcode, sizeof number);
-  if (number >= kOpcodes.size() || kOpcodes[number] == kNotOurs) return std::nullopt;
-  return static_cast<SendOpcode>(kOpcodes[number]);
+  const std::uint8_t number = opcode_number(opcode);
+  if (number == kNotOurs) return std::nullopt;
+  return static_cast<SendOpcode>(number);
 }
 
 int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) noexcept {
