@@ -362,6 +362,21 @@ TEST(CmEngine, WhatIsTakenLeavesTheBacklog) {
   EXPECT_EQ(b.heard.size(), 2u) << "taken twice is taken once";
 }
 
+// Its program may keep what it rejected for as long as it likes.
+TEST(CmEngine, WhatIsRejectedLeavesTheBacklog) {
+  World world(3);
+  Side& b = world[2];
+  b.listen(1);
+  b.habits.on_request = Does::kNothing;
+  world[0].connect(b);
+  world.run(Duration::milliseconds(10));
+  ASSERT_TRUE(b.engine.reject(b.only(), {}, world.clock.now));
+  world[1].connect(b);
+  world.run(Duration::milliseconds(10));
+  EXPECT_NE(world[1].story().reason, wire::RejReason::kNoResources);
+  EXPECT_EQ(b.stories.size(), 2u);
+}
+
 // However often the peer asks for time; and what comes about stands as long as it likes.
 TEST(CmEngine, AskingEnds) {
   const Settings settings{.asking_max = Duration::seconds(100)};

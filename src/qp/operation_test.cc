@@ -18,6 +18,14 @@ TEST(OpIndex, CountsAcrossItsEnd) {
   EXPECT_EQ(last - last.next(), -1);
 }
 
+TEST(OpKind, TwoAreAtomics) {
+  std::set<OpKind> atomics;
+  for (auto kind = OpKind{}; kind <= OpKind::kBindWindow;
+       kind = static_cast<OpKind>(static_cast<int>(kind) + 1))
+    if (is_atomic(kind)) atomics.insert(kind);
+  EXPECT_EQ(atomics, (std::set{OpKind::kCompareSwap, OpKind::kFetchAdd}));
+}
+
 TEST(RnrTimer, HasTheDurationsOfTheSpecification) {
   EXPECT_EQ(rnr_delay(0), Duration::microseconds(655'360));
   EXPECT_EQ(rnr_delay(1), Duration::microseconds(10));

@@ -44,6 +44,9 @@ TEST(ResponderOfPackets, PlacesNoPiecesOutsideAMessage) {
   EXPECT_TRUE(bench.responder.place_pieces(0, pieces));
   EXPECT_TRUE(bench.memory.holds(0, 32, 9));
   EXPECT_FALSE(bench.responder.place_pieces(9, pieces));
+  const ConstPieces none{.first = payload.data(), .bytes = 0, .stride = 0, .count = 0};
+  EXPECT_TRUE(bench.responder.place_pieces(40, none));
+  EXPECT_FALSE(bench.responder.place_pieces(41, none));
 }
 
 TEST(ResponderOfPackets, FailsOverARequestThatIsNone) {
@@ -142,6 +145,8 @@ TEST(ResponderOfPackets, RelaysWhatTheQueuePairTakes) {
   ResponderBench read_only({.access = memory::kRemoteRead});
   EXPECT_TRUE(may_relay(read_only, OpKind::kRead));
   EXPECT_FALSE(may_relay(read_only, OpKind::kWrite));
+  EXPECT_TRUE(with.responder.may_relay({.kind = OpKind::kWrite, .length = kMessageMax}));
+  EXPECT_FALSE(with.responder.may_relay({.kind = OpKind::kWrite, .length = kMessageMax + 1}));
 }
 
 }  // namespace
