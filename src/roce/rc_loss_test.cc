@@ -361,6 +361,62 @@ TEST_F(RcLoss, SelectiveRepeatSendsOnlyWhatIsMissing) {
   EXPECT_EQ(both.near().rc().requester().counters().repeated, 3u);
 }
 
+// What is missing is named again and again, each time after twice as long.
+TEST_F(RcLoss, WhatDoesNotComeIsNamedAgain) {
+  TestWorld both(EndOptions{.timeout = 14,  // 67 ms
+                            .in_flight = {.packets = 128, .bytes = 1 << 20},
+                            .reorder_packets = 128,
+                            .reorder_patience = Duration::microseconds(2),
+                            .selective = true});
+  both.link.tap = [count = 0](int from, const wire::Packet&) mutable {
+    return from == 1 || (++count <= 10 && count != 5);
+  };
+  both.near().post({.opcode = SendOpcode::kWrite,
+                    .remote_address = both.far().address(0),
+                    .remote_key = both.far().key},
+                   0, 10'000);
+  const auto named_after = [&both](Duration time) {
+    both.run(time);
+    return both.far().rc().responder().counters().naks;
+  };
+  EXPECT_EQ(named_after(Duration::microseconds(50)), 1u);
+  EXPECT_EQ(named_after(Duration::microseconds(100)), 2u);
+  EXPECT_EQ(named_after(Duration::microseconds(200)), 3u);
+  EXPECT_EQ(named_after(Duration::microseconds(400)), 4u);
+  EXPECT_EQ(named_after(Duration::microseconds(800)), 5u);
+}
+
+// What is posted before the NIC goes back.
+TEST_F(RcLoss, NothingOvertakesWhatHasToBeSentOnceMore) {
+  TestWorld keen(EndOptions{.issues_first = true, .posts_at_once = true});
+  keen.link.tap = [is_lost = false](int from, const wire::Packet&) mutable {
+    return from == 1 || std::exchange(is_lost, true);
+  };
+  const auto post = [&keen](std::uint64_t id, std::uint32_t length) {
+    keen.far().post_receive(id, id * 4096, 4096);
+    keen.near().post({.wr_id = id, .opcode = SendOpcode::kSend}, id * 4096, length);
+  };
+  post(0, 3000);
+  keen.near().turn();
+  const auto deliver_all = [&keen] {
+    while (!keen.link.is_empty()) {
+      keen.link.now = std::max(keen.link.now, keen.link.next());
+      InTransit packet = keen.link.take();
+      keen.ends[static_cast<std::size_t>(packet.to)].receive(packet);
+    }
+  };
+  deliver_all();
+  keen.far().turn();
+  deliver_all();
+  EXPECT_EQ(keen.near().rc().requester().counters().naks, 1u);
+  post(1, 10);
+  EXPECT_EQ(keen.near().sent_at_once, 0u);
+  keen.run(kSoon);
+  EXPECT_EQ(keen.near().poll().size(), 2u);
+  EXPECT_EQ(keen.near().rc().requester().counters().timeouts, 0u);
+  EXPECT_EQ(keen.near().rc().requester().counters().repeated, 3u);
+}
+
 // Round trips of 10 ms, which nobody knows yet: a probe is answered by what was sent first, and
 // nothing else is sent again.
 TEST_F(RcLoss, ASlowPeerIsNotTakenForLoss) {
