@@ -66,13 +66,8 @@ bool Qp::await_answer() {
       ticks, [this] { glance.fetch_request(); }, [this] { return glance.has_request(); });
 }
 
-bool Qp::write_at_once(const qp::SmallRequest& request) {
-  if (!pair.window().is_caught_up()) return false;
-  local::Direct* const direct = ring_->direct_now(pair.window());
-  return direct && write_by(*direct, request);
-}
-
-bool Qp::write_by(local::Direct& direct, const qp::SmallRequest& request) {
+[[gnu::always_inline]] inline bool Qp::write_by(local::Direct& direct,
+                                                const qp::SmallRequest& request) {
   const std::uint32_t length = request.sge.length;
   if (length > kCopyMax) return false;
   const std::byte* const from = source_of(request, pair.config());
@@ -89,6 +84,12 @@ bool Qp::write_by(local::Direct& direct, const qp::SmallRequest& request) {
   pair.window().done_at_once(request.wr_id, queues::CompletionKind::kWrite,
                              request.flags & queues::kSignaled);
   return true;
+}
+
+bool Qp::write_at_once(const qp::SmallRequest& request) {
+  if (!pair.window().is_caught_up()) return false;
+  local::Direct* const direct = ring_->direct_now(pair.window());
+  return direct && write_by(*direct, request);
 }
 
 bool Qp::read_at_once(const qp::SmallRequest& request) {

@@ -135,8 +135,8 @@ class Qp final : qp::QpEvents {
   // there, it fetches the line back if it does not find it written soon: so this may be worth a
   // second time.
   void expect_write(std::uint64_t address) const {
-    prefetch_for_writing(
-        reinterpret_cast<const void*>(address + mapped_from_.load(std::memory_order_relaxed)));
+    const std::uint64_t from = mapped_from_.load(std::memory_order_relaxed);
+    if (from != 0) prefetch_for_writing(reinterpret_cast<const void*>(from + address));
   }
 
   alignas(64) local::Glance glance;
@@ -194,7 +194,8 @@ class Qp final : qp::QpEvents {
     bool is_for_good;
   };
   std::optional<GivenUp> given_up_;
-  // Where the memory that was written last is mapped, less its address in the peer; a hint.
+  // Where the memory that was written last is mapped, less its address in the peer; 0: none yet. A
+  // hint.
   std::atomic<std::uint64_t> mapped_from_{0};
   local::Direct* row_writes_by_ = nullptr;  // between begin_row() and end_row()
   EventCount async_events_;
