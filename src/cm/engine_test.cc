@@ -146,25 +146,6 @@ TEST(CmEngine, WhatWeDoNotHaveIsRefusedByReason) {
   refused([](wire::Req& req) { req.service_id = 0; });
 }
 
-TEST(CmEngine, ABacklogIsNeverExceeded) {
-  World world;
-  world[1].listen(2);
-  world[1].habits.on_request = Does::kNothing;
-  std::vector<CommId> asked;
-  for (int i = 0; i < 5; ++i)
-    asked.push_back(world[0].connect(world[1]));
-  world.run(Duration::milliseconds(10));
-  int refused = 0;
-  for (const CommId id : asked)
-    refused += world[0].stories[id].reason == wire::RejReason::kNoResources ? 1 : 0;
-  EXPECT_EQ(refused, 3);
-  EXPECT_EQ(world[1].stories.size(), 2u);
-  world[1].release(world[1].stories.begin()->first);
-  world[0].connect(world[1]);
-  world.run(Duration::milliseconds(10));
-  EXPECT_EQ(world[1].stories.size(), 3u) << "there is room again";
-}
-
 TEST(CmEngine, AListenerThatGoesLeavesItsConnections) {
   World world;
   const auto listener = world[1].engine.listen({.service_id = kService});
@@ -337,44 +318,6 @@ TEST(CmEngine, WhoHasSaidSomethingIsThere) {
   other.a.engine.nobody_there(other.a.only(), other.clock.now);
   other.a.pump();
   EXPECT_TRUE(other.a.story().stands());
-}
-
-// What the program knows of waits no more, whether it has decided or not.
-TEST(CmEngine, WhatIsTakenLeavesTheBacklog) {
-  World world(3);
-  Side& b = world[2];
-  b.listen(1);
-  b.habits.on_request = Does::kNothing;
-  world[0].connect(b);
-  world.run(Duration::milliseconds(10));
-  world[1].connect(b);
-  world.run(Duration::milliseconds(10));
-  EXPECT_EQ(world[1].story().reason, wire::RejReason::kNoResources);
-  b.engine.taken(b.only());
-  b.engine.taken(b.only());
-  world[1].release_all();
-  world[1].stories.clear();
-  world[1].connect(b);
-  world.run(Duration::milliseconds(10));
-  EXPECT_EQ(b.heard.size(), 2u);
-  world[1].connect(b);
-  world.run(Duration::milliseconds(10));
-  EXPECT_EQ(b.heard.size(), 2u) << "taken twice is taken once";
-}
-
-// Its program may keep what it rejected for as long as it likes.
-TEST(CmEngine, WhatIsRejectedLeavesTheBacklog) {
-  World world(3);
-  Side& b = world[2];
-  b.listen(1);
-  b.habits.on_request = Does::kNothing;
-  world[0].connect(b);
-  world.run(Duration::milliseconds(10));
-  ASSERT_TRUE(b.engine.reject(b.only(), {}, world.clock.now));
-  world[1].connect(b);
-  world.run(Duration::milliseconds(10));
-  EXPECT_NE(world[1].story().reason, wire::RejReason::kNoResources);
-  EXPECT_EQ(b.stories.size(), 2u);
 }
 
 // However often the peer asks for time; and what comes about stands as long as it likes.

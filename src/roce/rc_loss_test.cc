@@ -369,7 +369,9 @@ TEST_F(RcLoss, WhatDoesNotComeIsNamedAgain) {
                             .reorder_patience = Duration::microseconds(2),
                             .selective = true});
   both.link.tap = [count = 0](int from, const wire::Packet&) mutable {
-    return from == 1 || (++count <= 10 && count != 5);
+    if (from == 1) return true;
+    ++count;
+    return count <= 10 && count != 5;
   };
   both.near().post({.opcode = SendOpcode::kWrite,
                     .remote_address = both.far().address(0),
