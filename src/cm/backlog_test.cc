@@ -30,40 +30,39 @@ TEST(CmBacklog, IsNeverExceeded) {
   EXPECT_EQ(world[1].stories.size(), 3u) << "there is room again";
 }
 
-// What the program knows of waits no more, whether it has decided or not.
-TEST(CmBacklog, WhatIsTakenLeavesTheBacklog) {
-  World world(3);
+// One place, and a program that decides later.
+struct CmBacklogOfOne : testing::Test {
+  CmBacklogOfOne() {
+    b.listen(1);
+    b.habits.on_request = Does::kNothing;
+    connect(0);
+  }
+  void connect(unsigned from) {
+    world[from].connect(b);
+    world.run(Duration::milliseconds(10));
+  }
+  World world{3};
   Side& b = world[2];
-  b.listen(1);
-  b.habits.on_request = Does::kNothing;
-  world[0].connect(b);
-  world.run(Duration::milliseconds(10));
-  world[1].connect(b);
-  world.run(Duration::milliseconds(10));
+};
+
+// What the program knows of waits no more, whether it has decided or not.
+TEST_F(CmBacklogOfOne, WhatIsTakenLeavesIt) {
+  connect(1);
   EXPECT_EQ(world[1].story().reason, wire::RejReason::kNoResources);
   b.engine.taken(b.only());
   b.engine.taken(b.only());
   world[1].release_all();
   world[1].stories.clear();
-  world[1].connect(b);
-  world.run(Duration::milliseconds(10));
+  connect(1);
   EXPECT_EQ(b.heard.size(), 2u);
-  world[1].connect(b);
-  world.run(Duration::milliseconds(10));
+  connect(1);
   EXPECT_EQ(b.heard.size(), 2u) << "taken twice is taken once";
 }
 
 // Its program may keep what it rejected for as long as it likes.
-TEST(CmBacklog, WhatIsRejectedLeavesTheBacklog) {
-  World world(3);
-  Side& b = world[2];
-  b.listen(1);
-  b.habits.on_request = Does::kNothing;
-  world[0].connect(b);
-  world.run(Duration::milliseconds(10));
+TEST_F(CmBacklogOfOne, WhatIsRejectedLeavesIt) {
   ASSERT_TRUE(b.engine.reject(b.only(), {}, world.clock.now));
-  world[1].connect(b);
-  world.run(Duration::milliseconds(10));
+  connect(1);
   EXPECT_NE(world[1].story().reason, wire::RejReason::kNoResources);
   EXPECT_EQ(b.stories.size(), 2u);
 }

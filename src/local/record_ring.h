@@ -210,7 +210,8 @@ class RingReader {
   std::uint32_t units_ = 0;
   RingWords words_;
   std::uint32_t position_ = 0;
-  const std::byte* next_ = nullptr;  // at our position
+  // Of our position; every poll looks there.
+  const std::byte* next_ = nullptr;
   std::uint32_t wanted_tag_ = tag_of(0);
   std::uint32_t last_units_ = 1;
   std::uint32_t given_back_ = 0;  // and looked whether the writer waits

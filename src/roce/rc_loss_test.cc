@@ -400,16 +400,9 @@ TEST_F(RcLoss, NothingOvertakesWhatHasToBeSentOnceMore) {
   };
   post(0, 3000);
   keen.near().turn();
-  const auto deliver_all = [&keen] {
-    while (!keen.link.is_empty()) {
-      keen.link.now = std::max(keen.link.now, keen.link.next());
-      InTransit packet = keen.link.take();
-      keen.ends[static_cast<std::size_t>(packet.to)].receive(packet);
-    }
-  };
-  deliver_all();
+  keen.deliver_all();
   keen.far().turn();
-  deliver_all();
+  keen.deliver_all();
   EXPECT_EQ(keen.near().rc().requester().counters().naks, 1u);
   post(1, 10);
   EXPECT_EQ(keen.near().sent_at_once, 0u);

@@ -341,6 +341,14 @@ class TestWorld {
     }
     if (link.now < end && !link.is_empty()) link.now = end;
   }
+  // What is on its way arrives, and nobody does anything about it yet.
+  void deliver_all() {
+    while (!link.is_empty()) {
+      link.now = std::max(link.now, link.next());
+      InTransit packet = link.take();
+      ends[static_cast<std::size_t>(packet.to)].receive(packet);
+    }
+  }
   template <class Done>
   bool run_until(Done done, Duration most) {
     const Instant end = link.now + most;
