@@ -11,6 +11,15 @@
 
 namespace verbena {
 
+// For whoever waits until such a lock is free, or for something as short.
+class ShortWait {
+ public:
+  void pause() noexcept;
+
+ private:
+  int pauses_ = 0;
+};
+
 class ShortLock {
  public:
   ShortLock() = default;

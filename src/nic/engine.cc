@@ -83,6 +83,9 @@ Engine::Engine(Nic& nic) : nic_(nic), gsi_(nic, *this), links_(nic, *this) {}
 Result<Engine*, Error> Engine::start(Nic& nic) {
   std::unique_ptr<Engine> engine(new Engine(nic));
   engine->lease_check_ = kLeaseCheckMin;
+  // Dear once there are threads. Without near fences no lock has an owner.
+  const bool fences_far = join_far_fences();
+  join_near_fences();
   auto control = host::Control::start(engine->links_, nic.random());
   if (!control) {
     LOG_ERROR("no place on this host: %s", host::to_string(control.error()));
@@ -90,7 +93,7 @@ Result<Engine*, Error> Engine::start(Nic& nic) {
   }
   engine->control_ = std::move(*control);
   engine->doorbell_ = std::make_unique<host::Doorbell>(engine->control_->page());
-  engine->control_->page().fences_far.store(join_far_fences() ? 1 : 0);
+  engine->control_->page().fences_far.store(fences_far ? 1 : 0);
   engine->settle_scanning();
 
   if (!start_service_thread("verbena-nic", run_thread, engine.get())) {

@@ -13,6 +13,7 @@
 #include <span>
 #include <type_traits>
 
+#include "base/biased_lock.h"
 #include "base/short_lock.h"
 #include "base/types.h"
 
@@ -229,7 +230,7 @@ class CompletionQueue {
   std::uint32_t moderated_ = 0;  // completions that wait for others
   std::uint32_t room_upto_ = 0;  // as far as the tail may go without a look at the head
   std::atomic<std::uint32_t> tail_{0};
-  alignas(64) ShortLock take_lock_;
+  alignas(64) BiasedLock take_lock_;
   std::atomic<std::uint32_t> head_{0};
 };
 

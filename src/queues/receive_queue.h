@@ -13,7 +13,7 @@
 #include <optional>
 #include <span>
 
-#include "base/short_lock.h"
+#include "base/biased_lock.h"
 #include "base/types.h"
 
 namespace verbena::queues {
@@ -156,7 +156,7 @@ class ReceiveQueue {
   ReceiveQueueEvents* const events_;
 
   // Both count all receives since the last reset, and wrap.
-  alignas(64) ShortLock lock_;  // of posting, and of taking from a shared queue
+  alignas(64) BiasedLock lock_;  // of posting, and of taking from a shared queue
   std::atomic<std::uint32_t> posted_{0};
   alignas(64) std::atomic<std::uint32_t> taken_{0};
 };
