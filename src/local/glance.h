@@ -72,16 +72,30 @@ class Glance {
 
   // Asks for all lines of the next request: it may be there by now.
   void fetch_request() const {
-    constexpr std::size_t kLine = 64;
     const auto* const first =
         reinterpret_cast<const std::byte*>(request_.load(std::memory_order_acquire));
     const std::uint32_t lines = request_lines_.load(std::memory_order_relaxed);
     for (std::uint32_t i = 0; i < lines; ++i)
-      prefetch_for_reading(first + i * kLine);
+      prefetch_for_reading(first + i * kUnitBytes);
+  }
+  // The same of the lines behind the first, which has been looked at.
+  void fetch_rest_of_request() const {
+    const std::uint32_t lines = request_lines_.load(std::memory_order_relaxed);
+    if (lines == 1) return;
+    const auto* const first =
+        reinterpret_cast<const std::byte*>(request_.load(std::memory_order_acquire));
+    for (std::uint32_t i = 1; i < lines; ++i)
+      prefetch_for_reading(first + i * kUnitBytes);
   }
   // Of requests only.
   bool has_request() const {
     return look(request_) == request_tag_.load(std::memory_order_relaxed);
+  }
+
+  // Something else than requests and acknowledgements.
+  bool has_answer_or_farewell() const {
+    return (static_cast<int>(look(response_) == response_tag_.load(std::memory_order_relaxed)) |
+            static_cast<int>(look(farewell_) != 0)) != 0;
   }
 
   bool has_news() {
@@ -96,9 +110,7 @@ class Glance {
 
  private:
   bool has_other_news() {
-    const int has_come =
-        static_cast<int>(look(response_) == response_tag_.load(std::memory_order_relaxed)) |
-        static_cast<int>(look(farewell_) != 0);
+    const auto has_come = static_cast<int>(has_answer_or_farewell());
     const std::uint32_t skips = looks_to_skip_.load(std::memory_order_relaxed);
     if (skips != 0) {
       looks_to_skip_.store(skips - 1, std::memory_order_relaxed);
@@ -108,6 +120,7 @@ class Glance {
     return (has_come | static_cast<int>(static_cast<std::int32_t>(ahead) > 0)) != 0;
   }
 
+  static constexpr std::size_t kUnitBytes = 64;
   // A microsecond or two of polls: longer than a peer takes that answers at once.
   static constexpr std::uint32_t kLooksToSkip = 64;
 

@@ -6,14 +6,6 @@
 #include "base/fence.h"
 
 namespace verbena::local {
-namespace {
-
-// The reader's processor has the units that come next; fetching one takes as long as several
-// records. The very next one it may be looking at: not that one.
-constexpr std::uint32_t kUnitsAhead = 8;
-
-}  // namespace
-
 bool RingWriter::refresh(std::uint32_t wanted) {
   const std::uint32_t seen = words_.consumed->load(std::memory_order_acquire);
   if (position_ - seen > position_ - consumed_) {
@@ -45,27 +37,17 @@ bool RingWriter::make_room(std::uint32_t units) {
   return true;
 }
 
-void RingWriter::publish(std::uint32_t units, std::uint8_t kind, std::uint8_t flags) {
-  const std::uint32_t next = position_ + units;
-  // After most records this is clear already. The reader looks at that unit's line by now, and
-  // getting it back would keep the tag waiting.
-  clear(next, next + 1);
-  RecordHead* head = head_at(position_);
-  head->extent = static_cast<std::uint16_t>(units);
-  head->kind = kind;
-  head->flags = flags;
-  if (is_holding_ && !has_held_) {
+// The first of a row is shown last.
+void RingWriter::publish_held(std::uint32_t units) {
+  if (has_held_) {
+    show(position_);
+  } else {
     has_held_ = true;
     held_ = position_;
     held_units_ = units;
-  } else {
-    show(position_);
   }
-  position_ = next;
-  last_units_ = units;
-  clear(next + 1, next + kClearAhead);
-  if (has_held_ && next - held_ > kFollowersMost) show_held();
-  prefetch_for_writing(head_at(position_ + kUnitsAhead));
+  advance(units);
+  if (position_ - held_ > kFollowersMost) show_held();
 }
 
 void RingWriter::show_held() {

@@ -16,6 +16,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 
 #include "base/assert.h"
 #include "base/prefetch.h"
@@ -47,6 +48,10 @@ static_assert(units_of(kRingUnitsMost / 4) == kRingUnitsMost / 4);
 // So many units behind the last record have a cleared tag, as far as the writer can help it.
 inline constexpr std::uint32_t kClearAhead = 8;
 
+// The reader's processor has the units that come next; fetching one takes as long as several
+// records. The very next one it may be looking at: not that one.
+inline constexpr std::uint32_t kUnitsAhead = 8;
+
 // So many lines of a record of that many units are worth fetching before it is there.
 constexpr std::uint32_t lines_ahead(std::uint32_t units) { return units < 8 ? units : 8; }
 
@@ -74,6 +79,14 @@ constexpr bool is_before(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::int32_t>(a - b) < 0;
 }
 
+// A word of a record that lies in the ring. Whoever wrote it may write on: it is read once.
+inline std::uint32_t read_once(const std::byte* record, std::size_t offset) {
+  std::uint32_t word = 0;
+  std::memcpy(&word, record + offset, sizeof word);
+  std::atomic_signal_fence(std::memory_order_seq_cst);
+  return word;
+}
+
 class RingWriter {
  public:
   RingWriter() = default;
@@ -95,8 +108,30 @@ class RingWriter {
     if (units > 1 && is_before(position_ + 1, cleared_)) cleared_ = position_ + 1;
     return reinterpret_cast<std::byte*>(head_at(position_));
   }
+  // The same where there is room without a look at the reader; else null.
+  std::byte* reserve_at_once(std::uint32_t units) {
+    const bool fits = units <= units_ - (position_ & (units_ - 1)) && !broken_ &&
+                      units_ - (position_ - consumed_) >= units + kClearAhead;
+    if (!fits) return nullptr;
+    if (units > 1 && is_before(position_ + 1, cleared_)) cleared_ = position_ + 1;
+    return reinterpret_cast<std::byte*>(head_at(position_));
+  }
   // Makes the record at the place that reserve gave visible.
-  void publish(std::uint32_t units, std::uint8_t kind, std::uint8_t flags);
+  [[gnu::always_inline]] void publish(std::uint32_t units, std::uint8_t kind, std::uint8_t flags) {
+    const std::uint32_t next = position_ + units;
+    // After most records this is clear already. The reader looks at that unit's line by now, and
+    // getting it back would keep the tag waiting.
+    if (is_before(cleared_, next + 1)) [[unlikely]]
+      clear(next, next + 1);
+    RecordHead* const head = head_at(position_);
+    head->extent = static_cast<std::uint16_t>(units);
+    head->kind = kind;
+    head->flags = flags;
+    if (is_holding_) [[unlikely]]
+      return publish_held(units);
+    show(position_);
+    advance(units);
+  }
   // More records follow at once: the reader sees them together, and hears how many there are. It
   // would fetch the line that is being written, again and again, and each of them only when it
   // comes to it. A long row of them is shown in parts. Ends with release().
@@ -106,9 +141,16 @@ class RingWriter {
     is_holding_ = false;
     show_held();
   }
+  // Where the next record will lie, unless the lap ends before it.
+  const std::byte* next_place() const {
+    return reinterpret_cast<const std::byte*>(head_at(position_));
+  }
   // A record like the last one will be written soon: takes its lines away from the reader now.
   void prepare() const {
-    for (std::uint32_t i = 0; i < lines_ahead(last_units_); ++i)
+    prefetch_for_writing(head_at(position_));
+    if (last_units_ == 1) [[likely]]
+      return;
+    for (std::uint32_t i = 1; i < lines_ahead(last_units_); ++i)
       prefetch_for_writing(head_at(position_ + i));
   }
   // The reader has returned all that was published.
@@ -125,7 +167,14 @@ class RingWriter {
   void show(std::uint32_t position) {
     head_at(position)->tag.store(tag_of(position), std::memory_order_release);
   }
+  void publish_held(std::uint32_t units);
   void show_held();
+  void advance(std::uint32_t units) {
+    position_ += units;
+    last_units_ = units;
+    clear(position_ + 1, position_ + kClearAhead);
+    prefetch_for_writing(head_at(position_ + kUnitsAhead));
+  }
   // What is clear reaches from the next record to cleared_, but for what that record fills.
   void clear(std::uint32_t from, std::uint32_t upto) {
     if (is_before(cleared_, from)) cleared_ = from;

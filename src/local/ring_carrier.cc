@@ -3,6 +3,8 @@
 
 #include <utility>
 
+#include "local/ring_tiny.h"
+
 namespace verbena::local {
 namespace {
 
@@ -190,28 +192,10 @@ std::uint32_t RingCarrier::take_small(qp::Responder& responder, qp::SendWindow& 
   }
   if (taken == 0) return 0;
   responder_.small_were_taken();
-  if (!glance_) return taken;
-  if (responder_.is_plain()) {
-    glance_->show_request(responder_.next_tag(), responder_.wanted_tag(), responder_.last_lines());
-  } else {
-    show();
-  }
-  if (is_said) glance_->show_acknowledged(requester_.acknowledged());
+  show_taken(is_said);
   return taken;
 }
 
-void RingCarrier::ring_if_needed() {
-  Signal signal = requester_.take_signal();
-  raise(signal, responder_.take_signal());
-  if (!bell_.doorbell) return;
-  switch (signal) {
-    case Signal::kNone: return;
-    case Signal::kMessage:
-      if (bell_.looks) [[likely]]
-        return bell_.doorbell->notify(bell_.index);
-      [[fallthrough]];
-    case Signal::kRoom: return bell_.doorbell->ring_and_wake(bell_.index);
-  }
-}
+void RingCarrier::ring_if_needed() { ring_now_if_needed(); }
 
 }  // namespace verbena::local

@@ -92,8 +92,6 @@ class RingCarrier final : public qp::Carrier {
     return requester_.has_answers() || responder_.has_requests() || has_farewell();
   }
   bool has_requests() const { return responder_.has_requests(); }
-  // What take_small() does not look at, and must not wait while requests come and come.
-  bool has_other_work() const { return requester_.has_responses() || has_farewell(); }
   // Null unless a WRITE that is posted now may be executed by ourselves.
   Direct* direct_now(const qp::SendWindow& window) {
     const bool may = direct_.is_attached() && outbound_ == Outbound::kAttached && !lost_ &&
@@ -104,12 +102,15 @@ class RingCarrier final : public qp::Carrier {
     if (outbound_ != Outbound::kAttached || lost_ || requester_.is_closed()) return false;
     return requester_.send_at_once(message, responder_.acknowledged());
   }
+  bool send_tiny(const RingRequester::Tiny& message);
   // Between these the peer sees what is sent at once together, and no bell is rung.
   void hold() { requester_.hold(); }
   void release() {
     requester_.release();
     ring_if_needed();
   }
+  // Where that lies which is sent next.
+  const std::byte* next_place() const { return requester_.next_place(); }
   // A message will be sent soon by send_at_once().
   void prepare_to_send() const {
     if (requester_.is_attached()) requester_.prepare();
@@ -117,14 +118,24 @@ class RingCarrier final : public qp::Carrier {
   bool peer_measures_pace() const { return responder_.peer_measures_pace(); }
   // See RingResponder: up to `most` requests by the short way, with the acknowledgement that came
   // along. How many there were.
-  std::uint32_t take_small(qp::Responder& responder, qp::SendWindow& window, std::uint32_t most,
-                           const Now& now);
+  [[gnu::noinline]] std::uint32_t take_small(qp::Responder& responder, qp::SendWindow& window,
+                                             std::uint32_t most, const Now& now);
+  // One of them, where it is what most messages are (ring_tiny.h). False: take_small() has to look.
+  bool take_tiny(qp::Responder& responder, qp::SendWindow& window);
   // Whoever has our conduit and is about to call process_vm_writev finds nothing to move.
   void stop_reaching() { responder_.stop_reaching(); }
   // After whatever may have changed has_work().
   void show() const;
   // Rings the peer's bell if this turn left something for it.
   void ring_if_needed();
+  [[gnu::always_inline]] void ring_now_if_needed() {
+    Signal signal = requester_.take_signal();
+    raise(signal, responder_.take_signal());
+    if (signal == Signal::kNone || !bell_.doorbell) return;
+    if (signal == Signal::kMessage && bell_.looks) [[likely]]
+      return bell_.doorbell->notify(bell_.index);
+    bell_.doorbell->ring_and_wake(bell_.index);
+  }
 
  private:
   enum class Outbound : std::uint8_t { kUnknown, kAbsent, kAttached, kClosed };
@@ -138,6 +149,7 @@ class RingCarrier final : public qp::Carrier {
     return outbound_ == Outbound::kAttached && !lost_ && !requester_.has_answers() &&
            !requester_.is_closed() && !requester_.is_broken() && !responder_.is_broken();
   }
+  void show_taken(bool has_acknowledged);
   void issue_attached(qp::SendWindow& window, qp::Budget& budget, const Now& now);
   // kLater: when the ring is empty, or in the next turn.
   enum class Directly : std::uint8_t { kDone, kLater, kNo };

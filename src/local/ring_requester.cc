@@ -44,8 +44,6 @@ std::uint32_t RingRequester::executed() const {
   return is_after(counted, acknowledged_) ? counted : acknowledged_;
 }
 
-Signal RingRequester::take_signal() { return std::exchange(signal_, Signal::kNone); }
-
 void RingRequester::close() {
   if (!conduit_ || std::exchange(closed_, true)) return;
   conduit_.header().requester_closed.store(1, std::memory_order_release);

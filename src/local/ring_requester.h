@@ -9,6 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <optional>
+#include <utility>
 
 #include "base/time.h"
 #include "local/conduit.h"
@@ -46,6 +47,16 @@ class RingRequester {
   };
   // `acknowledged`: what we have executed for the peer.
   bool send_at_once(const AtOnce& message, Acknowledged acknowledged);
+  // The same of what most messages are (ring_tiny.h). False also where only send_at_once() finds
+  // out.
+  struct Tiny {
+    qp::OpIndex index;
+    const std::byte* from = nullptr;
+    std::uint32_t length = 0;
+    bool is_first_out = false;
+    bool measures_pace = false;
+  };
+  bool send_tiny(const Tiny& message, Acknowledged acknowledged);
   // As RingWriter: messages that are sent at once, one after the other.
   void hold() { requests_.hold(); }
   void release() {
@@ -61,6 +72,9 @@ class RingRequester {
     return sent_ == 0 && !row_.record && !window.has_on_its_way() &&
            (type_ == qp::QpType::kRc || requests_.is_drained());
   }
+  // The same of one more than before, where that was all that is on its way. False, and nothing has
+  // happened: take_acknowledgement() has to look.
+  bool take_tiny_acknowledgement(const Acknowledged& said, qp::SendWindow& window);
   Conduit& conduit() { return conduit_; }
   // The first part of this operation is on its way, and the rest has to follow.
   bool has_begun(const qp::Operation& op) const { return sent_ != 0 && sending_ == op.index; }
@@ -84,10 +98,11 @@ class RingRequester {
   std::uint32_t acknowledged() const { return acknowledged_; }
   // How many operations the peer has executed and said so.
   std::uint64_t done() const { return done_; }
+  const std::byte* next_place() const { return requests_.next_place(); }
   // Something will be sent soon.
   void prepare() const { requests_.prepare(); }
   // What the responder's process should hear since the last call.
-  Signal take_signal();
+  Signal take_signal() { return std::exchange(signal_, Signal::kNone); }
   void close();
   // Starts over with what the window offers next.
   void go_back();

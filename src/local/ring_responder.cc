@@ -23,8 +23,6 @@ void RingResponder::stop_reaching() {
     part.length.store(0, std::memory_order_seq_cst);
 }
 
-Signal RingResponder::take_signal() { return std::exchange(signal_, Signal::kNone); }
-
 void RingResponder::close() {
   if (!conduit_ || std::exchange(closed_, true)) return;
   is_plain_ = false;
@@ -82,13 +80,6 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
   if (requests_.give_back_in_quarters()) raise(signal_, Signal::kRoom);
   return !stalled && !broken_ && responder.is_receiving() &&
          (has_replies || reading_.has_value() || requests_.has_record());
-}
-
-void RingResponder::acknowledge() {
-  if (acknowledged_ == executed_) return;
-  acknowledged_ = executed_;
-  conduit_.header().executed.store(executed_, std::memory_order_release);
-  raise(signal_, Signal::kMessage);
 }
 
 RingResponder::Step RingResponder::execute(const Request& request, qp::Responder& responder) {

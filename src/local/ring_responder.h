@@ -6,6 +6,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -43,14 +44,25 @@ class RingResponder {
   // to be told of first. Then it is taken, or `most` of those in its record; none: serve() has to
   // look. And after the last of several the peer is told.
   const std::byte* next_small();
-  static Acknowledged said_with(const std::byte* small);
+  static Acknowledged said_with(const std::byte* small) {
+    Acknowledged said;
+    std::memcpy(&said, small + offsetof(RequestRecord, acknowledged), sizeof said);
+    return said;
+  }
   struct SmallTaken {
     std::uint32_t messages = 0;
     std::size_t bytes = 0;
   };
   std::optional<SmallTaken> take_small(const std::byte* small, std::uint32_t most,
                                        qp::Responder& responder);
-  void small_were_taken();
+  void small_were_taken() {
+    used_ = true;
+    acknowledge();
+    if (requests_.give_back_in_quarters()) raise(signal_, Signal::kRoom);
+  }
+  // The same of what most messages are (ring_tiny.h).
+  const std::byte* next_tiny() const;
+  bool take_tiny(const std::byte* tiny, qp::Responder& responder);
   // How much was executed, for a record that says so.
   Acknowledged acknowledged() const {
     return {executed_, static_cast<std::uint32_t>(conduit_.id())};
@@ -81,7 +93,7 @@ class RingResponder {
   // Empties the iovecs by which the requester reaches our memory.
   void stop_reaching();
   // What the requester's process should hear since the last call.
-  Signal take_signal();
+  Signal take_signal() { return std::exchange(signal_, Signal::kNone); }
   void close();
 
  private:
@@ -128,7 +140,12 @@ class RingResponder {
   Step refuse_source(const Request& request);
   Step refuse_request(const Request& request, qp::Refusal refusal, const qp::Responder& responder);
   void finished(const Request& request);
-  void acknowledge();
+  void acknowledge() {
+    if (acknowledged_ == executed_) return;
+    acknowledged_ = executed_;
+    conduit_.header().executed.store(executed_, std::memory_order_release);
+    raise(signal_, Signal::kMessage);
+  }
   bool send_refusal();
   bool continue_read(qp::Responder& responder, qp::Budget& budget);
   ResponseRecord* reserve(std::uint32_t units, std::uint32_t index);

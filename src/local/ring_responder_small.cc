@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "local/ring_request.h"
+#include "qp/responder_small.h"
 
 namespace verbena::local {
 namespace {
@@ -26,29 +27,11 @@ const std::byte* RingResponder::next_small() {
   return front;
 }
 
-Acknowledged RingResponder::said_with(const std::byte* small) {
-  Acknowledged said;
-  std::memcpy(&said, small + offsetof(RequestRecord, acknowledged), sizeof said);
-  return said;
-}
-
-void RingResponder::small_were_taken() {
-  used_ = true;
-  acknowledge();
-  if (requests_.give_back_in_quarters()) raise(signal_, Signal::kRoom);
-}
-
 std::optional<RingResponder::SmallTaken> RingResponder::take_small(const std::byte* front,
                                                                    std::uint32_t most,
                                                                    qp::Responder& responder) {
   if (kind_at(front) == RequestKind::kSendRow) return take_small_of_row(front, most, responder);
-  // Whoever wrote this may write on: each word is read once.
-  const auto read = [front](std::size_t offset) {
-    std::uint32_t word = 0;
-    std::memcpy(&word, front + offset, sizeof word);
-    std::atomic_signal_fence(std::memory_order_seq_cst);
-    return word;
-  };
+  const auto read = [front](std::size_t offset) { return read_once(front, offset); };
   constexpr std::uint32_t kNamed = kNamesSource | kLent;
   constexpr std::uint32_t kMayHave = kWithImmediate | kSolicitedEvent | kNamed;
   constexpr auto kSend = static_cast<std::uint32_t>(RequestKind::kSend);

@@ -52,7 +52,9 @@ class SendRow : public Small {
   }
 };
 
-TEST_F(SendRow, ArrivesMessageByMessage) {
+INSTANTIATE_TEST_SUITE_P(, SendRow, ::testing::Values(Ways::kTiny));
+
+TEST_P(SendRow, ArrivesMessageByMessage) {
   begin();
   for (const std::uint32_t length : {1u, 7u, 8u, 16u, 17u, 31u, 32u}) {
     const unsigned count = length > 8 ? 15 : 60;  // one row, or two of which one is not full
@@ -73,7 +75,7 @@ TEST_F(SendRow, ArrivesMessageByMessage) {
   }
 }
 
-TEST_F(SendRow, SharesLinesAndAHead) {
+TEST_P(SendRow, SharesLinesAndAHead) {
   SharedConduit conduit = make_conduit(1);
   RingReader requests = conduit.first.request_reader();
   RingRequester requester(qp::QpType::kRc);
@@ -103,7 +105,7 @@ TEST_F(SendRow, SharesLinesAndAHead) {
   EXPECT_EQ(std::memcmp(record.inline_payload, &bytes[kRowMost], 8), 0);
 }
 
-TEST_F(SendRow, IsBrokenUpByWhatIsOfAnotherLength) {
+TEST_P(SendRow, IsBrokenUpByWhatIsOfAnotherLength) {
   begin();
   const std::array<std::uint32_t, 9> lengths{8, 8, 8, 16, 100, 8, 40, 8, 8};
   for (int lap = 0; lap < 200; ++lap) {
@@ -123,7 +125,7 @@ TEST_F(SendRow, IsBrokenUpByWhatIsOfAnotherLength) {
   }
 }
 
-TEST_F(SendRow, WaitsInItsMiddleForReceives) {
+TEST_P(SendRow, WaitsInItsMiddleForReceives) {
   begin();
   post(8, 3);
   send_row(8, 20);
@@ -140,7 +142,7 @@ TEST_F(SendRow, WaitsInItsMiddleForReceives) {
   EXPECT_TRUE(is_there(8, 20));
 }
 
-TEST_F(SendRow, EndsWithTheMessageThatIsTooLong) {
+TEST_P(SendRow, EndsWithTheMessageThatIsTooLong) {
   begin();
   post(8, 2);
   receive(b, 4, 100);
@@ -160,7 +162,7 @@ TEST_F(SendRow, EndsWithTheMessageThatIsTooLong) {
 }
 
 // A few by the general way, a few by the short one, and so on.
-TEST_F(SendRow, IsTakenByBothWays) {
+TEST_P(SendRow, IsTakenByBothWays) {
   begin();
   for (unsigned each = 1; each < 9; ++each) {
     taken.fill(0);
@@ -184,7 +186,7 @@ TEST_F(SendRow, IsTakenByBothWays) {
   }
 }
 
-TEST_F(SendRow, IsForgedInVain) {
+TEST_P(SendRow, IsForgedInVain) {
   using Change = std::uint8_t (*)(RequestRecord&);
   constexpr std::uint8_t kWhole = kFirst | kLast;
   for (const Change change : {

@@ -11,7 +11,7 @@
 
 #include "base/random.h"
 #include "host/process_page.h"
-#include "local/ring_carrier.h"
+#include "local/ring_tiny.h"
 #include "memory/region_table.h"
 #include "qp/queue_pair.h"
 
@@ -45,7 +45,7 @@ class End : public qp::QpEvents {
               .shared_receives = nullptr,
               .regions = &regions,
               .events = this}),
-        carrier(type) {}
+        carrier(type, &glance) {}
   ~End() { std::free(page); }
 
   void qp_event(QpNum, qp::QpEvent event) override { events.push_back(event); }
@@ -102,8 +102,11 @@ class End : public qp::QpEvents {
 
   // As the NIC does it, where somebody polls every other time.
   bool turn(Instant now) {
-    if (takes_small && ++turns % 2 != 0)
-      carrier.take_small(pair.responder(), pair.window(), 1 + turns % 5, now);
+    if (takes_small && ++turns % 2 != 0) {
+      const std::uint32_t most = 1 + turns % 5;
+      if (most != 1 || !carrier.take_tiny(pair.responder(), pair.window()))
+        carrier.take_small(pair.responder(), pair.window(), most, now);
+    }
     qp::Budget answers;
     qp::Budget requests;
     qp::Budget sends;
@@ -112,6 +115,7 @@ class End : public qp::QpEvents {
     carrier.issue(pair.window(), sends, now);
     if (pair.state() == qp::QpState::kError) carrier.close();
     carrier.ring_if_needed();
+    carrier.show();
     return more || answers.spent() || sends.spent();
   }
   std::vector<queues::Completion> poll() {
@@ -127,6 +131,7 @@ class End : public qp::QpEvents {
   host::ProcessPage* page;
   host::Doorbell doorbell;
   qp::QueuePair pair;
+  Glance glance;
   RingCarrier carrier;
   std::vector<qp::QpEvent> events;
   bool takes_small = true;
@@ -151,13 +156,16 @@ inline SharedConduit make_conduit(std::uint64_t id) {
 }
 
 // Both directions.
-inline void connect(End& a, End& b) {
+// Where the requests to `b` lie.
+inline std::byte* connect(End& a, End& b) {
   SharedConduit to_b = make_conduit(1);
   SharedConduit to_a = make_conduit(2);
+  auto* const requests = reinterpret_cast<std::byte*>(&to_b.first.header()) + kRingsOffset;
   b.carrier.offer(std::move(to_b.first), {&a.doorbell, a.pair.config().number.index()});
   a.carrier.offer(std::move(to_a.first), {&b.doorbell, b.pair.config().number.index()});
   a.carrier.attach(std::move(to_b.second));
   b.carrier.attach(std::move(to_a.second));
+  return requests;
 }
 
 }  // namespace verbena::local

@@ -11,7 +11,10 @@
 
 namespace verbena::local {
 
-class Small : public ::testing::Test {
+// kTiny: first by the shortest way, as nic::Qp does it.
+enum class Ways : std::uint8_t { kTiny, kSmallOnly };
+
+class Small : public ::testing::TestWithParam<Ways> {
  protected:
   Small() : a(qp::QpType::kRc, kA), b(qp::QpType::kRc, kB) {
     std::iota(bytes.begin(), bytes.end(), std::uint8_t{1});
@@ -20,24 +23,33 @@ class Small : public ::testing::Test {
     a.takes_small = b.takes_small = false;
     a.ready(kB);
     b.ready(kA);
-    connect(a, b);
+    requests_to_b = connect(a, b);
   }
   Sge sge(End& end, std::uint32_t length, std::size_t at = 0) {
     const auto* const memory = &end == &a ? bytes.data() : taken.data();
     return {reinterpret_cast<std::uint64_t>(memory + at), length, &end == &a ? a_key : b_key};
   }
+  bool has_tiny() const { return GetParam() == Ways::kTiny; }
   // As nic::Qp does it.
   bool send(End& end, std::uint32_t length, bool measures_pace = false, std::size_t at = 0) {
     qp::SendWindow& window = end.pair.window();
     if (!window.is_open()) return false;
     const qp::SmallRequest request{.wr_id = 7, .sge = sge(end, length, at)};
-    const bool sent =
-        end.carrier.send_at_once({.index = window.open_index(),
-                                  .from = reinterpret_cast<const std::byte*>(request.sge.address),
-                                  .source = request.sge,
-                                  .is_first_out = window.oldest() == window.open_index(),
-                                  .measures_pace = measures_pace});
+    const auto* const from = reinterpret_cast<const std::byte*>(request.sge.address);
+    const bool is_first_out = window.oldest() == window.open_index();
+    const bool is_tiny = has_tiny() && length - 1 < kTinyMax &&
+                         end.carrier.send_tiny({.index = window.open_index(),
+                                                .from = from,
+                                                .length = length,
+                                                .is_first_out = is_first_out,
+                                                .measures_pace = measures_pace});
+    const bool sent = is_tiny || end.carrier.send_at_once({.index = window.open_index(),
+                                                           .from = from,
+                                                           .source = request.sge,
+                                                           .is_first_out = is_first_out,
+                                                           .measures_pace = measures_pace});
     if (!sent) return false;
+    tiny_sent += is_tiny;
     qp::QueuePair::fill(window.open_wqe(), request);
     window.issued_at_once();
     return true;
@@ -47,7 +59,10 @@ class Small : public ::testing::Test {
     EXPECT_TRUE(end.pair.post_receive(5, {&place, 1}).has_value());
   }
   std::uint32_t take(End& end, std::uint32_t most = 1) {
-    return end.carrier.take_small(end.pair.responder(), end.pair.window(), most, now);
+    const bool is_tiny =
+        has_tiny() && most == 1 && end.carrier.take_tiny(end.pair.responder(), end.pair.window());
+    tiny_taken += is_tiny;
+    return is_tiny ? 1 : end.carrier.take_small(end.pair.responder(), end.pair.window(), most, now);
   }
   // The first message in RTS is like any other; the general way sees to the rest.
   void begin() {
@@ -62,6 +77,9 @@ class Small : public ::testing::Test {
     ASSERT_EQ(b.poll().size(), 2u);
   }
 
+  std::byte* requests_to_b;
+  std::uint32_t tiny_sent = 0;
+  std::uint32_t tiny_taken = 0;
   std::array<std::uint8_t, 512> bytes{};
   std::array<std::uint8_t, 512> taken{};
   End a, b;

@@ -16,6 +16,7 @@
 #include "base/test_seed.h"
 #include "base/unique_fd.h"
 #include "memory/fault_guard.h"
+#include "memory/guarded_word.h"
 #include "memory/test_memory.h"
 
 namespace verbena::memory {
@@ -40,7 +41,12 @@ INSTANTIATE_TEST_SUITE_P(
     , GuardedCopy,
     testing::Values(Implementation{"native", guarded_copy, guarded_fetch_add, guarded_compare_swap},
                     Implementation{"portable", portable::guarded_copy, portable::guarded_fetch_add,
-                                   portable::guarded_compare_swap}),
+                                   portable::guarded_compare_swap},
+                    Implementation{"without_a_call",
+                                   [](std::byte* to, const std::byte* from, std::size_t length) {
+                                     return guarded_copy_inline(to, from, length);
+                                   },
+                                   guarded_fetch_add, guarded_compare_swap}),
     [](const auto& parameter) { return parameter.param.name; });
 
 std::vector<std::byte> noise(std::size_t length, SeededRandom& random) {

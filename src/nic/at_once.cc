@@ -2,7 +2,10 @@
 // The short way of small messages on one host, and of SENDs on the wire: what a program posts while
 // nothing stands before it is done, or sent, before ibv_post_send returns, without a work request
 // in the queue. Whatever is unusual takes the general way, which also finds the right error.
+#include <mutex>
+
 #include "base/ticks.h"
+#include "local/ring_tiny.h"
 #include "memory/guarded_copy.h"
 #include "nic/engine.h"
 #include "nic/nic_qp.h"
@@ -17,7 +20,8 @@ constexpr std::uint32_t kCopyMax = 256 * 1024;
 constexpr std::uint32_t kReachMax = 64 * 1024;  // by the system
 
 // The memory of a request's only piece; null where it is not that simple.
-inline const std::byte* source_of(const qp::SmallRequest& request, const qp::QpConfig& config) {
+[[gnu::always_inline]] inline const std::byte* source_of(const qp::SmallRequest& request,
+                                                         const qp::QpConfig& config) {
   const Sge& sge = request.sge;
   if (sge.length == 0) return nullptr;
   if (request.flags & queues::kInline) {
@@ -29,16 +33,55 @@ inline const std::byte* source_of(const qp::SmallRequest& request, const qp::QpC
   return lease ? lease->in_one_piece() : nullptr;
 }
 
+// A completion queue that overran ends also what was done at once.
+inline void end_what_overran(Qp& qp) {
+  if (qp.pair.state() == qp::QpState::kError) [[unlikely]] {
+    if (qp.send(Now(clock_now))) qp.engine().want_turn(qp.number());
+  }
+}
+
 }  // namespace
+
+// What most messages are.
+[[gnu::always_inline]] inline bool Qp::send_tiny(const qp::SmallRequest& posted) {
+  // Read once and field by field: what is written meanwhile might change it, for all that the
+  // compiler knows.
+  const qp::SmallRequest request{.wr_id = posted.wr_id,
+                                 .opcode = queues::SendOpcode::kSend,
+                                 .flags = posted.flags,
+                                 .sge = {posted.sge.address, posted.sge.length, posted.sge.key}};
+  constexpr std::uint8_t kKnown = queues::kSignaled | queues::kInline;
+  qp::SendWindow& window = pair.window();
+  const bool is_tiny = ring_ && pair.may_bypass_queue() &&
+                       request.sge.length - 1 < local::kTinyMax && !(request.flags & ~kKnown) &&
+                       window.is_open();
+  if (!is_tiny) return false;
+  const std::byte* const from = source_of(request, pair.config());
+  if (!from) return false;
+  const bool sent = ring_->send_tiny({.index = window.open_index(),
+                                      .from = from,
+                                      .length = request.sge.length,
+                                      .is_first_out = window.oldest() == window.open_index(),
+                                      .measures_pace = answer_pace.is_measuring()});
+  if (!sent) return false;
+  qp::QueuePair::fill(window.open_wqe(), request);
+  window.issued_at_once();
+  next_place_.store(ring_->next_place(), std::memory_order_relaxed);
+  awaits_answer.store(window.has_outstanding(), std::memory_order_relaxed);
+  ring_->ring_now_if_needed();
+  answer_pace.sent(ticks);
+  return true;
+}
 
 bool Qp::post_at_once(const qp::SendRequest& request) {
   if (request.sges.size() != 1) return false;
-  return post_at_once(qp::SmallRequest{.wr_id = request.wr_id,
-                                       .opcode = request.opcode,
-                                       .flags = request.flags,
-                                       .sge = request.sges.front(),
-                                       .remote_address = request.remote_address,
-                                       .remote_key = request.remote_key});
+  const qp::SmallRequest small{.wr_id = request.wr_id,
+                               .opcode = request.opcode,
+                               .flags = request.flags,
+                               .sge = request.sges.front(),
+                               .remote_address = request.remote_address,
+                               .remote_key = request.remote_key};
+  return (small.opcode == queues::SendOpcode::kSend && send_tiny(small)) || post_at_once(small);
 }
 
 bool Qp::post_at_once(const qp::SmallRequest& request) {
@@ -53,10 +96,12 @@ bool Qp::post_at_once(const qp::SmallRequest& request) {
 bool Qp::receive_at_once(std::uint32_t most, const Now& now) {
   if (!ring_) return false;
   if (answer_pace.prepares()) ring_->prepare_to_send();
-  const std::uint32_t taken = ring_->take_small(pair.responder(), pair.window(), most, now);
+  const bool is_tiny = most == 1 && ring_->take_tiny(pair.responder(), pair.window());
+  const std::uint32_t taken =
+      is_tiny ? 1 : ring_->take_small(pair.responder(), pair.window(), most, now);
   if (taken == 0) return false;
   answer_pace.came(taken, ring_->peer_measures_pace());
-  ring_->ring_if_needed();
+  ring_->ring_now_if_needed();
   awaits_answer.store(pair.window().has_outstanding(), std::memory_order_relaxed);
   return true;
 }
@@ -118,6 +163,7 @@ bool Qp::read_at_once(const qp::SmallRequest& request) {
 
 bool Qp::send_at_once(const qp::SmallRequest& request) {
   if (!put_at_once(request)) return false;
+  next_place_.store(ring_->next_place(), std::memory_order_relaxed);
   awaits_answer.store(pair.window().has_outstanding(), std::memory_order_relaxed);
   ring_->ring_if_needed();
   answer_pace.sent(ticks);
@@ -183,5 +229,36 @@ bool Qp::send_on_wire_at_once(const qp::SmallRequest& request) {
   engine_->note_deadline(*this, now);
   return true;
 }
+
+void expect_write(const Qp& qp, std::uint64_t address) { qp.expect_write(address); }
+void expect_send(const Qp& qp) { qp.expect_send(); }
+
+bool post_small(Qp& qp, const qp::SmallRequest& request) {
+  qp.engine().note_post();
+  const std::lock_guard guard(qp.pair.lock());
+  if (request.opcode == queues::SendOpcode::kSend) {
+    qp.expect_send();
+    if (!qp.send_tiny(request) && !qp.post_at_once(request)) return false;
+  } else {
+    if (request.opcode == queues::SendOpcode::kWrite) qp.expect_write(request.remote_address);
+    if (!qp.post_at_once(request)) return false;
+  }
+  end_what_overran(qp);
+  return true;
+}
+
+PostsInRow::PostsInRow(Qp& qp) : qp_(qp) {
+  qp_.engine().note_post();
+  qp_.pair.lock().lock();
+  qp_.begin_row();
+}
+
+PostsInRow::~PostsInRow() {
+  qp_.end_row();
+  end_what_overran(qp_);
+  qp_.pair.lock().unlock();
+}
+
+bool PostsInRow::post(const qp::SmallRequest& request) { return qp_.post_in_row(request); }
 
 }  // namespace verbena::nic

@@ -135,12 +135,17 @@ class Engine {
   // Whoever may wait for locks; a poller leaves to others what they are just doing.
   enum class Patience : std::uint8_t { kNone, kSome };
   // For each of the two by itself: pollers do nothing else than this.
-  template <Patience>
-  static bool take(SectionLock& lock);
+  template <Patience patience>
+  static bool take(SectionLock& lock) {
+    if (patience == Patience::kSome) lock.lock();
+    return patience == Patience::kSome || lock.try_lock();
+  }
   template <Patience>
   bool work();
+  // kAll: and there is nothing else to look at.
+  enum class Scanned : std::uint8_t { kNothing, kSomething, kAll };
   template <Patience>
-  bool scan();
+  Scanned scan();
   template <Patience>
   bool visit(Qp& qp);
   bool poll_wire(WireNic& wire);
@@ -174,6 +179,9 @@ class Engine {
   // With few connected queue pairs, whoever drives looks at each one's rings; with many, peers ring
   // bells.
   static constexpr std::size_t kScannedMax = 8;
+  // So many polls in a row that find the NIC thread asleep make a lease: one wake-up costs as much
+  // as these.
+  static constexpr std::uint32_t kPollsForLease = 64;
   SectionLock watched_lock_;  // before any queue pair's
   std::vector<Qp*> watched_;
   std::uint32_t posts_seen_ = 0;          // with watched_lock_

@@ -58,6 +58,8 @@ class Qp final : qp::QpEvents {
   // Posts it by the short way (at_once.cc). False: it takes the general way.
   bool post_at_once(const qp::SendRequest& request);
   bool post_at_once(const qp::SmallRequest& request);
+  // The same of a SEND, where it is what most messages are (local/ring_tiny.h). In at_once.cc only.
+  bool send_tiny(const qp::SmallRequest& request);
   // The same of several, one after the other, of which the peer hears together.
   void begin_row();
   bool post_in_row(const qp::SmallRequest& request);
@@ -67,7 +69,7 @@ class Qp final : qp::QpEvents {
   // After that: there is something to send or to take, or its end to tell of.
   bool wants_turn() const {
     return pair.window().has_unissued() || pair.state() == qp::QpState::kError ||
-           (ring_ && ring_->has_other_work());
+           glance.has_answer_or_farewell();
   }
   // Sends what was just posted; true as turn().
   bool send(const Now& now);
@@ -139,6 +141,12 @@ class Qp final : qp::QpEvents {
     if (from != 0) prefetch_for_writing(reinterpret_cast<const void*>(from + address));
   }
 
+  // The same of a SEND: it will lie behind the last one.
+  void expect_send() const {
+    const std::byte* const place = next_place_.load(std::memory_order_relaxed);
+    if (place) prefetch_for_writing(place);
+  }
+
   alignas(64) local::Glance glance;
   local::AnswerPace answer_pace;
   qp::QueuePair pair;
@@ -197,6 +205,8 @@ class Qp final : qp::QpEvents {
   // Where the memory that was written last is mapped, less its address in the peer; 0: none yet. A
   // hint.
   std::atomic<std::uint64_t> mapped_from_{0};
+  // Where the next message will lie in the ring; null: not known. A hint.
+  std::atomic<const std::byte*> next_place_{nullptr};
   local::Direct* row_writes_by_ = nullptr;  // between begin_row() and end_row()
   EventCount async_events_;
   std::unique_ptr<local::RingCarrier> ring_;

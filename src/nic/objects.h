@@ -330,6 +330,7 @@ Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> r
 // Asks for the cache line of a small WRITE to this address of the peer, which is about to be
 // posted. A hint: it may be any address.
 void expect_write(const Qp& qp, std::uint64_t address);
+void expect_send(const Qp& qp);
 // The short way of one request. False: it is not for that, and nothing has happened.
 bool post_small(Qp& qp, const qp::SmallRequest& request);
 // The same of several, one after the other, which start together when this ends. Nothing else may

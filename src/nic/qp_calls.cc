@@ -243,42 +243,6 @@ Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> r
   return post_locked(qp, requests, posted);
 }
 
-namespace {
-
-// A completion queue that overran ends also what was done at once.
-void end_what_overran(Qp& qp) {
-  if (qp.pair.state() == qp::QpState::kError) [[unlikely]] {
-    if (qp.send(Now(clock_now))) qp.engine().want_turn(qp.number());
-  }
-}
-
-}  // namespace
-
-void expect_write(const Qp& qp, std::uint64_t address) { qp.expect_write(address); }
-
-bool post_small(Qp& qp, const qp::SmallRequest& request) {
-  qp.engine().note_post();
-  const std::lock_guard guard(qp.pair.lock());
-  if (request.opcode == queues::SendOpcode::kWrite) qp.expect_write(request.remote_address);
-  if (!qp.post_at_once(request)) return false;
-  end_what_overran(qp);
-  return true;
-}
-
-PostsInRow::PostsInRow(Qp& qp) : qp_(qp) {
-  qp_.engine().note_post();
-  qp_.pair.lock().lock();
-  qp_.begin_row();
-}
-
-PostsInRow::~PostsInRow() {
-  qp_.end_row();
-  end_what_overran(qp_);
-  qp_.pair.lock().unlock();
-}
-
-bool PostsInRow::post(const qp::SmallRequest& request) { return qp_.post_in_row(request); }
-
 Result<void, qp::PostError> post_send_together(Qp& qp, std::span<const qp::SendRequest> requests) {
   std::size_t posted = 0;
   qp.engine().note_post();

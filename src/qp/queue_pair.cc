@@ -283,22 +283,10 @@ void QueuePair::fill(SendWqe& wqe, const SendRequest& request) const {
   }
 }
 
-Result<void, PostError> QueuePair::post_receive(std::uint64_t wr_id, std::span<const Sge> sges) {
-  const bool has_own = !config_.shared_receives && config_.xrc == Xrc::kNo;
-  if (!has_own || receive_state_.load(std::memory_order_acquire) == QpState::kReset)
-    return refuse(PostError::kWrongState);
-  if (const auto error = own_receives_->post(wr_id, sges)) {
-    switch (*error) {
-      case queues::ReceiveQueue::PostError::kFull: return refuse(PostError::kFull);
-      case queues::ReceiveQueue::PostError::kTooManySges: return refuse(PostError::kTooManySges);
-    }
-  }
-  // Looked at after the queue's lock was taken: whoever goes to ERR later waits for that lock.
-  if (receive_state_.load(std::memory_order_relaxed) == QpState::kError) [[unlikely]] {
-    std::lock_guard guard(*lock_);
-    if (state() == QpState::kError) responder_.flush();
-  }
-  return {};
+// A post that did not see that the queue pair goes to ERR, which waits for the queue's lock.
+void QueuePair::flush_late_receive() {
+  const std::lock_guard guard(*lock_);
+  if (state() == QpState::kError) responder_.flush();
 }
 
 }  // namespace verbena::qp

@@ -127,7 +127,20 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   Result<void, PostError> post_send(const SendRequest& request);
   // Not with the lock: a receive queue has its own. kWrongState in RESET, and with a shared receive
   // queue. In ERR the receive is flushed.
-  Result<void, PostError> post_receive(std::uint64_t wr_id, std::span<const Sge> sges);
+  [[gnu::always_inline]] Result<void, PostError> post_receive(std::uint64_t wr_id,
+                                                              std::span<const Sge> sges) {
+    const bool has_own = own_receives_ && config_.xrc == Xrc::kNo;
+    if (!has_own || receive_state_.load(std::memory_order_acquire) == QpState::kReset)
+      return refuse(PostError::kWrongState);
+    if (const auto error = own_receives_->post(wr_id, sges)) {
+      return refuse(*error == queues::ReceiveQueue::PostError::kFull ? PostError::kFull
+                                                                     : PostError::kTooManySges);
+    }
+    // Looked at after the queue's lock was taken: whoever goes to ERR later waits for that lock.
+    if (receive_state_.load(std::memory_order_relaxed) == QpState::kError) [[unlikely]]
+      flush_late_receive();
+    return {};
+  }
 
   SendWindow& window() { return window_; }
   const SendWindow& window() const { return window_; }
@@ -138,25 +151,27 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   void fail(QpEvent event);
   // Writes a work request as the queue holds it: into the stride of this queue pair's queue.
   void fill(queues::SendWqe& wqe, const SendRequest& request) const;
-  // The same of a SEND; not for XRC.
-  static void fill(queues::SendWqe& wqe, const SmallRequest& request) {
+  // The same of a SEND; not for XRC. Field by field: see verbs/post.cc.
+  [[gnu::always_inline]] static void fill(queues::SendWqe& wqe, const SmallRequest& request) {
+    const bool is_inline = request.flags & queues::kInline;
     wqe.wr_id = request.wr_id;
     wqe.opcode = static_cast<std::uint8_t>(queues::SendOpcode::kSend);
     wqe.flags = request.flags;
-    wqe.sge_count = 1;
+    wqe.sge_count = is_inline ? 0 : 1;
     wqe.immediate = 0;
     wqe.remote_address = 0;
     wqe.remote_key = 0;
-    wqe.inline_length = 0;
+    wqe.inline_length = is_inline ? request.sge.length : 0;
     wqe.atomic = {0, 0};
-    if (!(request.flags & queues::kInline)) {
-      *queues::SendQueue::sge_room(wqe) = request.sge;
+    if (is_inline) {
+      std::memcpy(queues::SendQueue::inline_room(wqe),
+                  reinterpret_cast<const void*>(request.sge.address), request.sge.length);
       return;
     }
-    wqe.sge_count = 0;
-    wqe.inline_length = request.sge.length;
-    std::memcpy(queues::SendQueue::inline_room(wqe),
-                reinterpret_cast<const void*>(request.sge.address), request.sge.length);
+    Sge& sge = *queues::SendQueue::sge_room(wqe);
+    sge.address = request.sge.address;
+    sge.length = request.sge.length;
+    sge.key = request.sge.key;
   }
 
  private:
@@ -179,6 +194,7 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   void set_state(QpState to);
   void enter_error();
   void start_afresh();
+  void flush_late_receive();
   void tell(QpEvent event);
 
   SectionLock own_lock_;

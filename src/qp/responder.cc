@@ -33,6 +33,7 @@
 #include "base/fence.h"
 #include "memory/window_table.h"
 #include "qp/opcode.h"
+#include "qp/responder_small.h"
 
 namespace verbena::qp {
 
@@ -192,6 +193,13 @@ bool Responder::place_pieces(std::uint64_t offset, const ConstPieces& pieces) {
   return memory::scatter_pieces(*config_.regions, config_.receive_pd, current_.receive.list(),
                                 offset + grh_room(), pieces)
       .has_value();
+}
+
+// Almost every message: a receive with one SGE that has room.
+Responder::Small Responder::receive_small(std::span<const std::byte> bytes,
+                                          const Arrived& arrived) {
+  const auto receive = put_small(bytes, arrived);
+  return receive ? finish_small(receive, bytes.size(), arrived) : Small::kNo;
 }
 
 Result<void, Refusal> Responder::receive_whole(std::span<const std::byte> bytes,

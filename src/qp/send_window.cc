@@ -46,14 +46,6 @@ SendWindow::SendWindow(const Config& config)
   done_ = cursor_ = issued_ = offered_ = fetched_ = config.queue->posted();
 }
 
-std::span<std::byte> SendWindow::wqe_room(std::uint32_t index) {
-  return {snapshots_.get() + (index & mask_) * stride_, stride_};
-}
-
-const SendWqe& SendWindow::wqe(std::uint32_t index) const {
-  return *reinterpret_cast<const SendWqe*>(snapshots_.get() + (index & mask_) * stride_);
-}
-
 const SendWindow::Entry* SendWindow::find(OpIndex op) const {
   const std::uint32_t index = op.value();
   if (!is_active() || is_before(index, done_) || !is_before(index, fetched_)) return nullptr;
@@ -333,14 +325,7 @@ void SendWindow::peer_lost(const Now& now) {
 
 void SendWindow::push(const Entry& entry, Status status, Reason reason) {
   if (status != Status::kSuccess || entry.shape->reports) return push_report(entry, status, reason);
-  const auto make = [&] {
-    Completion completion;
-    completion.wr_id = entry.wr_id;
-    completion.kind = entry.shape->completion;
-    completion.qp = config_.qp;
-    return completion;
-  };
-  if (!config_.completions->push(make, false)) lost_ = true;
+  push_done(entry);
 }
 
 void SendWindow::push_report(const Entry& entry, Status status, Reason reason) {
@@ -380,14 +365,7 @@ void SendWindow::tell_lost_completion() {
 
 // -- looking ------------------------------------------------------------------------------------
 
-bool SendWindow::has_outstanding() const { return is_active() && done_ != issued_; }
-
 bool SendWindow::has_on_its_way() const { return is_active() && done_ != cursor_; }
-
-bool SendWindow::has_unissued() const {
-  if (mode_ == Mode::kDraining) return cursor_ != offered_;
-  return mode_ == Mode::kRunning && cursor_ != config_.queue->posted();
-}
 
 OpIndex SendWindow::oldest() const { return OpIndex(done_); }
 

@@ -87,7 +87,38 @@ class SendWindow {
   // it under this index, then say so. A carrier may ask for its payload later as for any other.
   OpIndex open_index() const { return OpIndex(fetched_); }
   queues::SendWqe& open_wqe() { return *new (wqe_room(fetched_).data()) queues::SendWqe; }
-  void issued_at_once();
+  // Only for what needs no more checks than the caller made: no READ, no datagram.
+  [[gnu::always_inline]] void issued_at_once() {
+    Entry& entry = at(fetched_);
+    const queues::SendWqe& copy = wqe(fetched_);
+    entry.shape = shape_of(copy.opcode);
+    entry.wr_id = copy.wr_id;
+    entry.status = queues::Status::kSuccess;
+    entry.is_signaled = config_.signal_all || copy.flags & queues::kSignaled;
+    entry.is_executed = false;
+    entry.is_brief = true;
+    shown_ = config_.queue->posted();
+    config_.queue->post();
+    cursor_ = issued_ = offered_ = fetched_ = shown_ + 1;
+    if (config_.type != QpType::kRc) complete_upto(cursor_);
+  }
+  // Exactly this one was issued at once and nothing else is outstanding or posted: it is done.
+  // False, and nothing has happened: answered() finds out.
+  [[gnu::always_inline]] bool complete_only(OpIndex op) {
+    const std::uint32_t next = op.value() + 1;
+    Entry& entry = at(op.value());
+    const bool is_only = mode_ == Mode::kRunning && done_ == op.value() && cursor_ == next &&
+                         issued_ == next && config_.queue->posted() == next;
+    if (!is_only || !entry.is_brief || entry.status != queues::Status::kSuccess || lost_)
+      return false;
+    if (entry.is_signaled) push_done(entry);
+    done_ = next;
+    refill_counters();
+    config_.queue->free_upto(next);
+    if (lost_) [[unlikely]]
+      settle();
+    return true;
+  }
   // The next operation to send, or null: nothing posted, not in a state that sends, a fence, too
   // many READs outstanding, the window is full, or an RNR timer runs. The same one until issued().
   const Operation* next(const Now& now);
@@ -137,11 +168,16 @@ class SendWindow {
                                                        std::uint64_t length,
                                                        std::span<memory::Extent> out);
 
-  bool has_outstanding() const;  // issued and not answered
-  bool has_on_its_way() const;   // the same, without what is to be issued once more
-  bool has_unissued() const;     // next() may have something now or later
-  OpIndex oldest() const;        // the first one not answered; meaningful if has_work()
-  bool has_work() const;         // outstanding, or next() may have something now or later
+  // Issued and not answered. What has ended, flushed ones among it, is both.
+  bool has_outstanding() const { return done_ != issued_; }
+  bool has_on_its_way() const;  // the same, without what is to be issued once more
+  // next() may have something now or later.
+  bool has_unissued() const {
+    if (cursor_ == config_.queue->posted()) return false;
+    return mode_ == Mode::kDraining ? cursor_ != offered_ : mode_ == Mode::kRunning;
+  }
+  OpIndex oldest() const;  // the first one not answered; meaningful if has_work()
+  bool has_work() const;   // outstanding, or next() may have something now or later
   const Operation* outstanding(OpIndex op) const;  // also while it is being issued; else null
   std::optional<Instant> resume_at() const;        // an RNR timer runs until then
 
@@ -172,8 +208,12 @@ class SendWindow {
 
   Entry& at(std::uint32_t index) { return entries_[index & mask_]; }
   const Entry& at(std::uint32_t index) const { return entries_[index & mask_]; }
-  std::span<std::byte> wqe_room(std::uint32_t index);
-  const queues::SendWqe& wqe(std::uint32_t index) const;
+  std::span<std::byte> wqe_room(std::uint32_t index) {
+    return {snapshots_.get() + (index & mask_) * stride_, stride_};
+  }
+  const queues::SendWqe& wqe(std::uint32_t index) const {
+    return *reinterpret_cast<const queues::SendWqe*>(snapshots_.get() + (index & mask_) * stride_);
+  }
   // Null unless fetched, not answered and without error.
   Entry* find(OpIndex op);
   const Entry* find(OpIndex op) const;
@@ -198,6 +238,13 @@ class SendWindow {
   void wait_for_receiver(const Now& now, std::uint8_t rnr_timer);
 
   void push(const Entry& entry, queues::Status status, Reason reason);
+  [[gnu::always_inline]] void push_done(const Entry& entry) {
+    const auto make = [&] {
+      return queues::Completion{
+          .wr_id = entry.wr_id, .kind = entry.shape->completion, .qp = config_.qp};
+    };
+    if (!config_.completions->push(make, false)) lost_ = true;
+  }
   void push_report(const Entry& entry, queues::Status status, Reason reason);
   [[gnu::cold]] void flush_rest();
   [[gnu::cold]] void tell_lost_completion();

@@ -10,22 +10,6 @@ using queues::Completion;
 using queues::SendWqe;
 using queues::Status;
 
-// Only for what needs no more checks than the caller made: no READ, no datagram.
-void SendWindow::issued_at_once() {
-  Entry& entry = at(fetched_);
-  const SendWqe& copy = wqe(fetched_);
-  entry.shape = shape_of(copy.opcode);
-  entry.wr_id = copy.wr_id;
-  entry.status = Status::kSuccess;
-  entry.is_signaled = config_.signal_all || copy.flags & queues::kSignaled;
-  entry.is_executed = false;
-  entry.is_brief = true;
-  config_.queue->post();
-  cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();
-  shown_ = cursor_ - 1;
-  if (config_.type != QpType::kRc) complete_upto(cursor_);
-}
-
 void SendWindow::done_at_once(std::uint64_t wr_id, queues::CompletionKind kind, bool is_signaled,
                               std::uint32_t length) {
   config_.queue->post_done();

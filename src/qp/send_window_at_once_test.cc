@@ -94,5 +94,55 @@ TEST(SendWindowAtOnce, FailsAndIsFlushedLikeOthers) {
   EXPECT_EQ(completions[1].wr_id, 1u);
 }
 
+TEST(SendWindowAtOnce, TheOnlyOneIsDoneWithoutALookAtOthers) {
+  WindowBench bench;
+  send_at_once(bench, 0, 8);
+  EXPECT_FALSE(bench.window.complete_only(OpIndex(1))) << "there is none";
+  ASSERT_TRUE(bench.window.complete_only(OpIndex(0)));
+  const auto completions = bench.poll();
+  ASSERT_EQ(completions.size(), 1u);
+  EXPECT_EQ(completions[0].wr_id, 0u);
+  EXPECT_EQ(completions[0].kind, queues::CompletionKind::kSend);
+  EXPECT_EQ(completions[0].qp, kTestQp);
+  EXPECT_TRUE(bench.window.is_caught_up());
+  EXPECT_EQ(bench.queue.used(), 0u);
+  EXPECT_FALSE(bench.window.complete_only(OpIndex(0))) << "once";
+  send_at_once(bench, 0, 8, 0);
+  EXPECT_TRUE(bench.window.complete_only(OpIndex(1)));
+  EXPECT_TRUE(bench.poll().empty()) << "unsignaled";
+}
+
+TEST(SendWindowAtOnce, WhatIsNotTheOnlyOneTakesTheWayOfAll) {
+  WindowBench bench;
+  send_at_once(bench, 0, 8);
+  send_at_once(bench, 0, 8);
+  EXPECT_FALSE(bench.window.complete_only(OpIndex(0))) << "another is outstanding";
+  bench.answer(0, Answer::kDone);
+  bench.post_write();
+  EXPECT_FALSE(bench.window.complete_only(OpIndex(1))) << "another is posted";
+  bench.issue();
+  bench.answer(2, Answer::kDone);
+  EXPECT_EQ(bench.poll().size(), 3u);
+  bench.post_write();
+  bench.issue();
+  EXPECT_FALSE(bench.window.complete_only(OpIndex(3))) << "was not sent at once";
+  bench.answer(3, Answer::kDone);
+  send_at_once(bench, 0, 8);
+  bench.window.repeat_from(OpIndex(4));
+  EXPECT_FALSE(bench.window.complete_only(OpIndex(4))) << "is to be sent once more";
+  bench.window.flush();
+  EXPECT_FALSE(bench.window.complete_only(OpIndex(4))) << "has ended";
+}
+
+TEST(SendWindowAtOnce, TheOnlyOneMayLoseItsCompletion) {
+  WindowBench bench({.completions = 1});
+  send_at_once(bench, 0, 8);
+  ASSERT_TRUE(bench.window.complete_only(OpIndex(0)));
+  send_at_once(bench, 0, 8);
+  EXPECT_TRUE(bench.window.complete_only(OpIndex(1)));
+  EXPECT_EQ(bench.faults, std::vector{WindowFault::kCompletionLost});
+  EXPECT_FALSE(bench.window.is_open());
+}
+
 }  // namespace
 }  // namespace verbena::qp

@@ -144,7 +144,7 @@ class CompletionQueue {
   // The same for the one that make() gives: it is built in its place.
   template <class Make>
     requires std::is_invocable_r_v<Completion, Make>
-  [[nodiscard]] bool push(const Make& make, bool solicited) {
+  [[nodiscard, gnu::always_inline]] bool push(const Make& make, bool solicited) {
     if (is_push_locked_.load(std::memory_order_relaxed)) return push(make(), solicited);
     const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
     if (tail == room_upto_) [[unlikely]]

@@ -72,7 +72,11 @@ class ReceiveQueue {
     if (posted - taken_.load(std::memory_order_acquire) == depth()) return PostError::kFull;
     Slot* slot = new (place_of(posted)) Slot{wr_id, sges.size()};
     if (sges.size() == 1) [[likely]] {
-      *slot->sges() = sges.front();
+      // Word by word, as the program may have just stored them (verbs/post.cc).
+      Sge& to = *slot->sges();
+      to.address = sges.front().address;
+      to.length = sges.front().length;
+      to.key = sges.front().key;
     } else {
       std::copy(sges.begin(), sges.end(), slot->sges());
     }

@@ -141,8 +141,10 @@ int post_batch(Qp& qp, ibv_send_wr*& next) {
       from.num_sge == 1 && (is_send || opcode == SendOpcode::kWrite || opcode == SendOpcode::kRead);
   if (!is_small || qp.is_datagram || qp.is_xrc || from.send_flags & IBV_SEND_IP_CSUM) return false;
   // The earlier the better, and in a list nobody waits for one.
-  if (opcode == SendOpcode::kWrite && !from.next)
-    nic::expect_write(*qp.nic, from.wr.rdma.remote_addr);
+  if (!from.next) {
+    if (is_send) nic::expect_send(*qp.nic);
+    if (opcode == SendOpcode::kWrite) nic::expect_write(*qp.nic, from.wr.rdma.remote_addr);
+  }
   // Field by field: a copy of a whole that was just put together waits until all that was stored
   // before is in the cache, the last message for the peer among it.
   const Sge& piece = sges_from(from.sg_list, 1).front();
@@ -199,21 +201,26 @@ int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) noexcept {
   return error;
 }
 
-int post_receive(ibv_qp* qp, ibv_recv_wr* first, ibv_recv_wr** bad) noexcept {
+namespace {
+
+[[gnu::noinline]] int post_receives(ibv_qp* qp, ibv_recv_wr* first, ibv_recv_wr** bad) {
   const bool is_refused = is_inherited(qp);
-  const bool is_single = first && !first->next && first->num_sge == 1;
-  if (is_single && !is_refused && !qp->srq) {
-    const auto done = nic::post_receive(*own(qp).nic, first->wr_id, sges_of(*first));
-    if (done) return 0;
-    if (bad) *bad = first;
-    return errno_of(done.error());
-  }
   return post_each(first, bad, [&](const ibv_recv_wr& request) {
     if (is_refused) return EIO;
     if (qp->srq) return EINVAL;
     const auto done = nic::post_receive(*own(qp).nic, request.wr_id, sges_of(request));
     return done ? 0 : errno_of(done.error());
   });
+}
+
+}  // namespace
+
+// What most programs post comes first; a refused one is posted, and refused, once more.
+int post_receive(ibv_qp* qp, ibv_recv_wr* first, ibv_recv_wr** bad) noexcept {
+  if (first && !first->next && first->num_sge == 1 && !qp->srq && !is_inherited(qp)) [[likely]] {
+    if (nic::post_receive(*own(qp).nic, first->wr_id, sges_from(first->sg_list, 1))) return 0;
+  }
+  return post_receives(qp, first, bad);
 }
 
 int post_shared_receive(ibv_srq* srq, ibv_recv_wr* first, ibv_recv_wr** bad) noexcept {

@@ -27,12 +27,17 @@ inline std::span<const Sge> sges_from(const ibv_sge* list, std::size_t count) {
   return {reinterpret_cast<const Sge*>(list), count};
 }
 
-constexpr std::uint8_t flags_from(unsigned flags) {
-  return static_cast<std::uint8_t>((flags & IBV_SEND_FENCE ? queues::kFence : 0) |
-                                   (flags & IBV_SEND_SIGNALED ? queues::kSignaled : 0) |
-                                   (flags & IBV_SEND_SOLICITED ? queues::kSolicited : 0) |
-                                   (flags & IBV_SEND_INLINE ? queues::kInline : 0));
-}
+inline constexpr auto kFlags = [] {
+  std::array<std::uint8_t, 16> table{};
+  for (unsigned flags = 0; flags < table.size(); ++flags) {
+    table[flags] = static_cast<std::uint8_t>((flags & IBV_SEND_FENCE ? queues::kFence : 0) |
+                                             (flags & IBV_SEND_SIGNALED ? queues::kSignaled : 0) |
+                                             (flags & IBV_SEND_SOLICITED ? queues::kSolicited : 0) |
+                                             (flags & IBV_SEND_INLINE ? queues::kInline : 0));
+  }
+  return table;
+}();
+constexpr std::uint8_t flags_from(unsigned flags) { return kFlags[flags % kFlags.size()]; }
 
 // Nothing for opcodes that are not ours (segmentation offload) or nobody's.
 std::optional<queues::SendOpcode> opcode_from(const ibv_wr_opcode& opcode);

@@ -1,0 +1,55 @@
+// SPDX-License-Identifier: MIT
+// The short way of a message that is here as a whole: on the data path of most programs. For those
+// who have no time for calls; all others use Responder::receive_small().
+#pragma once
+
+#include "memory/guarded_word.h"
+#include "qp/responder.h"
+
+namespace verbena::qp {
+
+[[gnu::always_inline]] inline queues::ReceiveQueue::Simple Responder::simple_receive(
+    std::uint64_t length) const {
+  const bool is_usual = receiving_ && !awaits_first_message() && !current_.has_receive;
+  if (!is_usual) return {};
+  const auto receive = config_.queue->oldest_simple();
+  return receive && length <= receive.sge().length ? receive : queues::ReceiveQueue::Simple();
+}
+
+[[gnu::always_inline]] inline bool Responder::put(const Sge& to, std::span<const std::byte> bytes) {
+  if (bytes.empty()) return true;
+  auto lease = config_.regions->lease(to.key, config_.receive_pd, to.address, bytes.size(),
+                                      memory::kLocalWrite);
+  std::byte* const at = lease ? lease->in_one_piece() : nullptr;
+  return at && memory::guarded_copy_inline(at, bytes.data(), bytes.size());
+}
+
+[[gnu::always_inline]] inline queues::ReceiveQueue::Simple Responder::put_small(
+    std::span<const std::byte> bytes, const Arrived& arrived) {
+  const auto receive = simple_receive(bytes.size());
+  const bool is_put = receive && !arrived.invalidates && put(receive.sge(), bytes);
+  return is_put ? receive : queues::ReceiveQueue::Simple();
+}
+
+[[gnu::always_inline]] inline Responder::Small Responder::finish_small(
+    queues::ReceiveQueue::Simple receive, std::size_t length, const Arrived& arrived) {
+  const std::uint64_t wr_id = receive.wr_id();
+  current_.in_progress = false;
+  config_.queue->drop_oldest();
+  const auto completion = [&] {
+    return queues::Completion{
+        .wr_id = wr_id,
+        .kind = queues::CompletionKind::kReceive,
+        .flags = arrived.has_immediate ? queues::kHasImmediate : std::uint8_t{0},
+        .byte_length = static_cast<std::uint32_t>(length),
+        .immediate = arrived.has_immediate ? arrived.immediate : 0,
+        .qp = config_.qp,
+    };
+  };
+  if (config_.completions->push(completion, arrived.is_solicited)) [[likely]]
+    return Small::kDone;
+  static_cast<void>(completion_lost());
+  return Small::kLost;
+}
+
+}  // namespace verbena::qp
