@@ -92,6 +92,7 @@ class RingCarrier final : public qp::Carrier {
     return requester_.has_answers() || responder_.has_requests() || has_farewell();
   }
   bool has_requests() const { return responder_.has_requests(); }
+  bool has_answers() const { return requester_.has_answers(); }
   // Null unless a WRITE that is posted now may be executed by ourselves.
   Direct* direct_now(const qp::SendWindow& window) {
     const bool may = direct_.is_attached() && outbound_ == Outbound::kAttached && !lost_ &&

@@ -109,7 +109,13 @@ void Engine::take_turns(std::uint32_t index, Patience patience) {
       ring_again(index, patience);
       return;
     }
-    if (qp.turn(Now(clock_now))) ring_again(index, patience);
+    const Now now(clock_now);
+    // Else a stream that has come here once would stay in the general way.
+    const bool is_taken = patience == Patience::kNone && qp.receive_at_once(kManyAtOnce, now) &&
+                          !qp.wants_turn() && !qp.has_answers();
+    // Who scans finds what is left by itself.
+    const bool is_more = is_taken ? qp.has_requests() && !is_scanning_.load() : qp.turn(now);
+    if (is_more) ring_again(index, patience);
   });
 }
 

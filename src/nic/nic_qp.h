@@ -78,6 +78,7 @@ class Qp final : qp::QpEvents {
   // Something came that nobody has looked at.
   bool has_incoming() const { return ring_ && ring_->has_work(); }
   bool has_requests() const { return ring_ && ring_->has_requests(); }
+  bool has_answers() const { return ring_ && ring_->has_answers(); }
 
   // RTR: a new carrier for a new connection; `is_local`: the peer may be on this host.
   void begin_connection(bool is_local);
