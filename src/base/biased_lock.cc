@@ -9,15 +9,6 @@ namespace {
 // Takes in a row before it has an owner again. Where threads take it in turn it has none.
 constexpr unsigned kDoublings = 6;
 
-// Thread sanitizer knows nothing of such fences.
-bool may_have_owners() noexcept {
-#if defined(__SANITIZE_THREAD__)
-  return false;
-#else
-  return has_joined_near_fences();
-#endif
-}
-
 }  // namespace
 
 void BiasedLock::lock_for_all() noexcept {
@@ -54,7 +45,8 @@ void BiasedLock::unlock_for_all() noexcept {
   times_ = last_ == self() ? times_ + 1 : 1;
   last_ = self();
   const bool may_own = first_owner_ == nullptr || first_owner_ == self();
-  if (times_ >= kTimesForOwner << takes_away_ && may_own && may_have_owners()) {
+  if (times_ >= kTimesForOwner << takes_away_ && may_own && kMayHaveOwner &&
+      has_joined_near_fences()) {
     first_owner_ = self();
     is_owned_ = true;
     owner_.store(self(), std::memory_order_relaxed);

@@ -21,6 +21,19 @@ class BiasedLock {
   // So many times in a row by one thread; twice as many after each time that it was taken away.
   static constexpr std::uint32_t kTimesForOwner = 256;
 
+  // Thread sanitizer knows nothing of such fences.
+#if defined(__SANITIZE_THREAD__)
+  static constexpr bool kMayHaveOwner = false;
+#elif defined(__has_feature)
+#if __has_feature(thread_sanitizer)
+  static constexpr bool kMayHaveOwner = false;
+#else
+  static constexpr bool kMayHaveOwner = true;
+#endif
+#else
+  static constexpr bool kMayHaveOwner = true;
+#endif
+
   BiasedLock() = default;
   BiasedLock(const BiasedLock&) = delete;
   BiasedLock& operator=(const BiasedLock&) = delete;
