@@ -66,7 +66,7 @@ class Doorbell {
   }
   // For a message that lies in a conduit: an owner of few conduits looks at them all when it is
   // awake, and says so; its bits stay untouched then.
-  void notify(std::uint32_t index) {
+  [[gnu::always_inline]] void notify(std::uint32_t index) {
     if (page_.fences_far.load(std::memory_order_relaxed) != 0 && has_joined_far_fences()) {
       std::atomic_signal_fence(std::memory_order_seq_cst);
     } else {

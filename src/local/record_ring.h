@@ -109,7 +109,7 @@ class RingWriter {
     return reinterpret_cast<std::byte*>(head_at(position_));
   }
   // The same where there is room without a look at the reader; else null.
-  std::byte* reserve_at_once(std::uint32_t units) {
+  [[gnu::always_inline]] std::byte* reserve_at_once(std::uint32_t units) {
     const bool fits = units <= units_ - (position_ & (units_ - 1)) && !broken_ &&
                       units_ - (position_ - consumed_) >= units + kClearAhead;
     if (!fits) return nullptr;
@@ -164,19 +164,19 @@ class RingWriter {
   }
   bool make_room(std::uint32_t units);
   bool has_room(std::uint32_t wanted);
-  void show(std::uint32_t position) {
+  [[gnu::always_inline]] void show(std::uint32_t position) {
     head_at(position)->tag.store(tag_of(position), std::memory_order_release);
   }
   void publish_held(std::uint32_t units);
   void show_held();
-  void advance(std::uint32_t units) {
+  [[gnu::always_inline]] void advance(std::uint32_t units) {
     position_ += units;
     last_units_ = units;
     clear(position_ + 1, position_ + kClearAhead);
     prefetch_for_writing(head_at(position_ + kUnitsAhead));
   }
   // What is clear reaches from the next record to cleared_, but for what that record fills.
-  void clear(std::uint32_t from, std::uint32_t upto) {
+  [[gnu::always_inline]] void clear(std::uint32_t from, std::uint32_t upto) {
     if (is_before(cleared_, from)) cleared_ = from;
     for (; is_before(cleared_, upto); ++cleared_)
       head_at(cleared_)->tag.store(0, std::memory_order_relaxed);

@@ -6,7 +6,6 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <cstring>
 #include <deque>
 #include <memory>
 #include <optional>
@@ -45,9 +44,9 @@ class RingResponder {
   // look. And after the last of several the peer is told.
   const std::byte* next_small();
   static Acknowledged said_with(const std::byte* small) {
-    Acknowledged said;
-    std::memcpy(&said, small + offsetof(RequestRecord, acknowledged), sizeof said);
-    return said;
+    constexpr std::size_t kAt = offsetof(RequestRecord, acknowledged);
+    return {.executed = read_once(small, kAt + offsetof(Acknowledged, executed)),
+            .conduit = read_once(small, kAt + offsetof(Acknowledged, conduit))};
   }
   struct SmallTaken {
     std::uint32_t messages = 0;
@@ -116,7 +115,15 @@ class RingResponder {
     std::uint32_t index;
     std::uint32_t epoch;
   };
-  bool took_small(const SmallName& name, qp::Responder::Small done, const qp::Responder& responder);
+  // Done, or refused, and then false: serve() tells the peer of that.
+  bool took_small(const SmallName& name, qp::Responder::Small done,
+                  const qp::Responder& responder) {
+    if (done != qp::Responder::Small::kDone) [[unlikely]]
+      return refused_small(name, responder);
+    executed_ = name.index + 1;
+    return true;
+  }
+  [[gnu::cold]] bool refused_small(const SmallName& name, const qp::Responder& responder);
   Step execute(const Request& request, qp::Responder& responder);
   bool is_usual(const Request& request) const;
   Step execute_whole_send(const Request& request, qp::Responder& responder);

@@ -4,6 +4,7 @@
 #include <cstring>
 
 #include "local/ring_request.h"
+#include "qp/responder_small.h"
 
 namespace verbena::local {
 
@@ -48,8 +49,9 @@ std::optional<RingResponder::SmallTaken> RingResponder::take_small_of_row(
   while (taken.messages != most && taken.messages != row.count - row_taken_) {
     const std::uint32_t at = row_taken_ + taken.messages;
     const std::byte* const bytes = front + kUnit + std::size_t{at} * row.length;
-    const auto done = responder.receive_small({bytes, row.length}, {});
-    if (done == qp::Responder::Small::kNo) break;
+    const auto receive = responder.put_small({bytes, row.length}, {});
+    if (!receive) break;
+    const auto done = responder.finish_small(receive, row.length, {});
     ++taken.messages;
     if (!took_small({record.index + at, record.epoch}, done, responder)) break;
   }

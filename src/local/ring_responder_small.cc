@@ -82,13 +82,7 @@ qp::Responder::Small RingResponder::receive_lent(const std::byte* front, std::ui
   return responder.finish_small(receive, length, arrived);
 }
 
-// Done, or refused, and then false: serve() tells the peer of that.
-bool RingResponder::took_small(const SmallName& name, qp::Responder::Small done,
-                               const qp::Responder& responder) {
-  if (done == qp::Responder::Small::kDone) [[likely]] {
-    executed_ = name.index + 1;
-    return true;
-  }
+bool RingResponder::refused_small(const SmallName& name, const qp::Responder& responder) {
   is_plain_ = false;
   if (type_ == qp::QpType::kUc) return false;
   refused_ = Refused{name.index, qp::Answer::kOperation, responder.rnr_timer()};

@@ -85,10 +85,7 @@ constexpr std::size_t tiny_payload(std::uint32_t length) {
   const qp::Responder::Small done = responder.finish_small(receive, length, {});
   peer_measures_pace_ = read_once(tiny, offsetof(RequestRecord, pace)) == kMeasuresPace;
   requests_.consume(units);
-  if (done == qp::Responder::Small::kDone) [[likely]]
-    executed_ = name.index + 1;
-  else
-    took_small(name, done, responder);
+  took_small(name, done, responder);
   return true;
 }
 
