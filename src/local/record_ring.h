@@ -100,19 +100,16 @@ class RingWriter {
   // behind: it will see that we wait.
   std::byte* reserve(std::uint32_t units) {
     VERBENA_ASSERT(units > 0 && units <= units_ / 4);
-    const bool fits = units <= units_ - (position_ & (units_ - 1)) && !broken_ &&
-                      units_ - (position_ - consumed_) >= units + kClearAhead;
-    if (!fits && !make_room(units)) [[unlikely]]
-      return nullptr;
-    // What is written there may never be published.
-    if (units > 1 && is_before(position_ + 1, cleared_)) cleared_ = position_ + 1;
-    return reinterpret_cast<std::byte*>(head_at(position_));
+    if (std::byte* const room = reserve_at_once(units)) [[likely]]
+      return room;
+    return make_room(units) ? reserve_at_once(units) : nullptr;
   }
   // The same where there is room without a look at the reader; else null.
   [[gnu::always_inline]] std::byte* reserve_at_once(std::uint32_t units) {
     const bool fits = units <= units_ - (position_ & (units_ - 1)) && !broken_ &&
                       units_ - (position_ - consumed_) >= units + kClearAhead;
     if (!fits) return nullptr;
+    // What is written there may never be published.
     if (units > 1 && is_before(position_ + 1, cleared_)) cleared_ = position_ + 1;
     return reinterpret_cast<std::byte*>(head_at(position_));
   }
