@@ -42,6 +42,9 @@ struct Score {
   alignas(64) std::atomic<std::uint64_t> violations{0};
   alignas(64) std::atomic<std::uint64_t> sections{0};
   alignas(64) std::atomic<std::uint64_t> uses{0};
+  // Both ask for its line all the time: what the user stores after a store to it stays in the
+  // processor that long, on machines too whose stores are seen at once otherwise.
+  alignas(64) std::atomic<std::uint64_t> crowded{0};
 };
 
 void require(bool is_right, const char* what) {
@@ -110,11 +113,18 @@ class Section {
   std::uint64_t violations = 0;
   std::uint64_t uses = 0;
   while (!score.stop.load(std::memory_order_relaxed)) {
+    score.crowded.store(uses, std::memory_order_relaxed);
     {
       const Section section(lock, has_fence);
       if (direct.target_of_write(kKey, 0, 8)) {
         ++uses;
-        violations += score.is_mine.load(std::memory_order_relaxed);
+        // A use lasts, and none of it may come after the memory was taken back.
+        std::uint32_t is_violated = 0;
+        for (std::uint64_t i = 0; i <= uses % 16; ++i) {
+          is_violated |= score.is_mine.load(std::memory_order_relaxed);
+          spin_pause();
+        }
+        violations += is_violated;
       }
     }
     score.sections.store(score.sections.load(std::memory_order_relaxed) + 1,
@@ -143,15 +153,17 @@ void take_and_give(Side& owner, const Side& user, std::uint64_t rounds, Score& s
   const SectionLock& lock = user.view.at<PublishedTables>(0).queue_pairs[kUsers.index()].lock;
   for (std::uint64_t round = 0; round < rounds; ++round) {
     // Different lengths, so that the two do not keep step.
-    for (std::uint64_t i = 0; i < round % 16; ++i)
+    for (std::uint64_t i = 0; i <= round % 16; ++i) {
       spin_pause();
+      (void)score.crowded.load(std::memory_order_relaxed);
+    }
     owner.published.hide(kKey);
     full_fence();
     const SectionLock::Watch watch(lock);
     while (!watch.is_over())
       spin_pause();
     score.is_mine.store(1, std::memory_order_relaxed);
-    for (std::uint64_t i = 0; i < round % 4; ++i)
+    for (std::uint64_t i = 0; i < round % 8; ++i)
       spin_pause();
     score.is_mine.store(0, std::memory_order_relaxed);
     owner.published.show(kKey, region);
