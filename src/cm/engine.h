@@ -45,9 +45,10 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // --- Listening. A listener that goes takes no more requests. Those that next_event() has given
-  // stay; those that it has not are rejected instead. ---
+  // stay; those that it has not are rejected instead. What comes just after is not answered, as the
+  // listener may come back, and whoever asks will ask again. ---
   Result<ListenerId, Refusal> listen(const Listening& what);
-  void unlisten(ListenerId id) { listeners_.remove(id); }
+  void unlisten(ListenerId id, Instant now) { listeners_.remove(id, now); }
 
   // --- Active ---
   // Sends a REQ: all its fields are the caller's but the local communication id (the RDMA IP CM
@@ -159,6 +160,7 @@ class Engine {
   bool drop(Connection& connection, Instant now);
   void admit(const Arrival& arrival, const wire::Req& req, Listener& listener);
   void refuse_request(const Arrival& arrival, const wire::Req& req, wire::RejReason reason);
+  bool may_be_served_again(const Listeners::Wanted& wanted, Instant now);
   void take_resolve_request(const Arrival& arrival);
   void take_reply(Connection& connection, const Arrival& arrival);
   void take_resolution(Connection& connection, const Arrival& arrival);

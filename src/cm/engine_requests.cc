@@ -28,15 +28,24 @@ std::optional<RejReason> unsupported(const wire::Req& req) {
 
 void Engine::take_request(const Arrival& arrival) {
   const auto& req = std::get<wire::Req>(arrival.mad.message);
-  Listener* const listener =
-      listeners_.match({.service_id = req.service_id, .route = arrival.route});
-  if (listener == nullptr) return refuse_request(arrival, req, RejReason::kInvalidServiceId);
+  const Listeners::Wanted wanted{.service_id = req.service_id, .route = arrival.route};
+  Listener* const listener = listeners_.match(wanted);
+  if (listener == nullptr) {
+    if (may_be_served_again(wanted, arrival.now)) return;
+    return refuse_request(arrival, req, RejReason::kInvalidServiceId);
+  }
   if (const auto reason = unsupported(req)) return refuse_request(arrival, req, *reason);
   if (is_stale(arrival, req)) return refuse_request(arrival, req, RejReason::kStaleConnection);
   if (listener->waiting >= listener->what.backlog) {
     return refuse_request(arrival, req, RejReason::kNoResources);
   }
   admit(arrival, req, *listener);
+}
+
+bool Engine::may_be_served_again(const Listeners::Wanted& wanted, Instant now) {
+  const bool may = listeners_.was_taken(wanted, now);
+  counters_.too_late += may ? 1 : 0;
+  return may;
 }
 
 // 12.9.8.3.1: the peer says that its queue pair, or its id, is free for a new connection, where we
@@ -118,9 +127,13 @@ void Engine::take_resolve_request(const Arrival& arrival) {
         wire::SidrRep{.request_id = req.request_id, .status = status, .service_id = req.service_id},
         arrival.mad.transaction_id);
   };
-  Listener* const listener =
-      listeners_.match({.service_id = req.service_id, .route = arrival.route, .is_datagram = true});
-  if (listener == nullptr) return refused(wire::SidrStatus::kUnsupportedServiceId);
+  const Listeners::Wanted wanted{
+      .service_id = req.service_id, .route = arrival.route, .is_datagram = true};
+  Listener* const listener = listeners_.match(wanted);
+  if (listener == nullptr) {
+    if (may_be_served_again(wanted, arrival.now)) return;
+    return refused(wire::SidrStatus::kUnsupportedServiceId);
+  }
   if (listener->waiting >= listener->what.backlog) return refused(wire::SidrStatus::kRejected);
   // The same id with another service: the requester has begun anew.
   Connection* const old =

@@ -152,11 +152,35 @@ TEST(CmEngine, AListenerThatGoesLeavesItsConnections) {
   ASSERT_TRUE(listener);
   world[0].connect(world[1]);
   world.run(Duration::milliseconds(10));
-  world[1].engine.unlisten(*listener);
+  world[1].engine.unlisten(*listener, world.clock.now);
   EXPECT_TRUE(world[1].story().stands());
+  world.run(Duration::seconds(1));
   const CommId late = world[0].connect(world[1]);
   world.run(Duration::milliseconds(10));
   EXPECT_EQ(world[0].stories[late].reason, wire::RejReason::kInvalidServiceId);
+}
+
+// Whom it does not reach is answered neither way until it is known: no refusal, which is for good.
+TEST(CmEngine, AListenerThatGoesMayComeBack) {
+  for (const bool comes_back : {true, false}) {
+    World world;
+    const Listening what{.service_id = kService};
+    const auto listener = world[1].engine.listen(what);
+    world[1].engine.unlisten(*listener, world.clock.now);
+    const CommId early = world[0].connect(world[1]);
+    const CommId resolving = world[0].resolve(world[1], kService);
+    world.run(Duration::milliseconds(10));
+    EXPECT_TRUE(world[0].stories[early].events.empty());
+    EXPECT_TRUE(world[0].stories[resolving].events.empty());
+    EXPECT_EQ(world[1].engine.counters().too_late, 2u);
+    if (comes_back) {
+      ASSERT_TRUE(world[1].engine.listen(what));
+    }
+    world.run(Duration::seconds(20));
+    EXPECT_EQ(world[0].stories[early].stands(), comes_back);
+    EXPECT_EQ(world[0].stories[early].has_ended(), !comes_back);
+    EXPECT_EQ(world[0].stories[resolving].events, kinds({EventKind::kResolved}));
+  }
 }
 
 TEST(CmEngine, ASlowProgramIsWaitedFor) {

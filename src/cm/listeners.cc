@@ -8,6 +8,9 @@
 namespace verbena::cm {
 namespace {
 
+constexpr Duration kMoment = Duration::milliseconds(500);
+constexpr std::size_t kGoneMax = 64;
+
 bool same_prefix(const Gid& a, const Gid& b, unsigned bits) {
   const unsigned bytes = bits / 8;
   if (!std::equal(a.bytes, a.bytes + bytes, b.bytes)) return false;
@@ -54,9 +57,11 @@ Result<ListenerId, Refusal> Listeners::add(const Listening& what) {
   return id;
 }
 
-void Listeners::remove(ListenerId id) {
+void Listeners::remove(ListenerId id, Instant now) {
   const Listener* const listener = find(id);
   if (listener == nullptr) return;
+  if (gone_.size() >= kGoneMax) gone_.pop_front();
+  gone_.push_back({listener->what, now});
   const auto group = std::ranges::find(groups_, listener->what.service_mask, &Group::mask);
   const auto [first, last] = group->by_service.equal_range(listener->what.service_id & group->mask);
   group->by_service.erase(
@@ -81,6 +86,14 @@ Listener* Listeners::match(const Wanted& wanted) {
     }
   }
   return best;
+}
+
+bool Listeners::was_taken(const Wanted& wanted, Instant now) const {
+  return std::ranges::any_of(gone_, [&](const Gone& gone) {
+    const Listening& what = gone.what;
+    return now - gone.when < kMoment && takes(what, wanted) &&
+           (what.service_id & what.service_mask) == (wanted.service_id & what.service_mask);
+  });
 }
 
 }  // namespace verbena::cm

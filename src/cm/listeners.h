@@ -3,10 +3,12 @@
 #pragma once
 
 #include <cstdint>
+#include <deque>
 #include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
+#include "base/time.h"
 #include "cm/types.h"
 
 namespace verbena::cm {
@@ -22,7 +24,7 @@ class Listeners {
   explicit Listeners(std::uint32_t max) : max_(max) {}
 
   Result<ListenerId, Refusal> add(const Listening& what);
-  void remove(ListenerId id);
+  void remove(ListenerId id, Instant now);
   Listener* find(ListenerId id);
 
   struct Wanted {
@@ -32,6 +34,9 @@ class Listeners {
   };
   // The one that fits best (types.h).
   Listener* match(const Wanted& wanted);
+  // Whether one that would have taken it went a moment ago: programs close their listener and open
+  // it again while their peer connects anew.
+  bool was_taken(const Wanted& wanted, Instant now) const;
 
  private:
   // Of one mask, by the bits of the service id that count.
@@ -39,11 +44,16 @@ class Listeners {
     std::uint64_t mask = 0;
     std::unordered_multimap<std::uint64_t, ListenerId> by_service;
   };
+  struct Gone {
+    Listening what;
+    Instant when;
+  };
 
   std::uint32_t max_;
   std::uint32_t next_id_ = 1;
   std::unordered_map<std::uint32_t, Listener> listeners_;
   std::vector<Group> groups_;  // as many as there are masks: one, nearly always
+  std::deque<Gone> gone_;      // the last ones
 };
 
 }  // namespace verbena::cm

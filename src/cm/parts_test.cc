@@ -113,11 +113,11 @@ TEST(CmListeners, TheMostPreciseOneTakesTheRequest) {
   EXPECT_EQ(match(0x1234, Gid{}, 3), *port);
   EXPECT_EQ(match(0x1299, v4(1)), *masked);
   EXPECT_EQ(match(0x9900, v4(1)), ListenerId{});
-  listeners.remove(*one);
+  listeners.remove(*one, {});
   EXPECT_EQ(match(0x1234, v4(1)), *any_v4);
-  listeners.remove(*one);
-  listeners.remove(*any_v4);
-  listeners.remove(*any);
+  listeners.remove(*one, {});
+  listeners.remove(*any_v4, {});
+  listeners.remove(*any, {});
   EXPECT_EQ(match(0x1234, v4(1)), *masked);
 }
 

@@ -152,7 +152,7 @@ TEST_F(CmProtocol, AnAlternatePathIsNotSupported) {
 TEST_F(CmProtocol, ARequestForAListenerThatIsGoneIsNotTold) {
   const auto listener = engine.listen({.service_id = kDatagramService});
   hear(wire::SidrReq{.request_id = 0x55, .service_id = kDatagramService});
-  engine.unlisten(*listener);
+  engine.unlisten(*listener, now);
   expect_told({});
   EXPECT_EQ(only<wire::SidrRep>().status, wire::SidrStatus::kRejected);
 }

@@ -157,6 +157,7 @@ struct Counters {
   std::uint64_t duplicates = 0;  // requests that came again
   std::uint64_t stale = 0;       // connections that their peer had forgotten
   std::uint64_t refused = 0;     // requests without a listener, or beyond a backlog or limit
+  std::uint64_t too_late = 0;    // requests whose listener had just gone: not answered
   std::uint64_t outgoing_lost = 0;
   std::uint64_t time_wait_cut = 0;  // ended early for want of room
 };

@@ -74,11 +74,14 @@ int destroy_id(Id& id) {
   }
   if (id.is_sync && id.event) acknowledge(std::exchange(id.event, nullptr));
   leave_all_groups(id);
+  // First: who looks for the service from now on waits whether it is served again. A request that
+  // gets as far as us could only be refused, and is not made again.
+  id.manager.ports().give_back(id);
   {
     Turn turn(id.manager);
     if (turn.has_engine()) {
       for (const cm::ListenerId listener : id.listeners)
-        turn.engine().unlisten(listener);
+        turn.engine().unlisten(listener, turn.now());
       if (id.comm) turn.engine().release(*id.comm, turn.now());
     }
     if (id.stage == Stage::kListening) LOG_DEBUG("a listener ends");
@@ -88,7 +91,6 @@ int destroy_id(Id& id) {
   }
   // From here on nothing new comes.
   drop(id.events().withdraw([&](const Event& event) { return event.counted == &id; }));
-  id.manager.ports().give_back(id);
   wait_until_acknowledged(id);
   if (id.is_sync) id.events().retire();
   delete &id;

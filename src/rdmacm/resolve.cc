@@ -200,7 +200,7 @@ int listen(Id& id, int backlog) {
   }
   if (const int error = ports.serve(id)) {
     Turn turn(id.manager);
-    turn.engine().unlisten(id.listeners.back());
+    turn.engine().unlisten(id.listeners.back(), turn.now());
     id.listeners.clear();
     id.stage = Stage::kBound;
     return error;
