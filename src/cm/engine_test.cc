@@ -169,7 +169,11 @@ TEST(CmEngine, AListenerThatGoesMayComeBack) {
     world[1].engine.unlisten(*listener, world.clock.now);
     const CommId early = world[0].connect(world[1]);
     const CommId resolving = world[0].resolve(world[1], kService);
+    wire::Req other = request_for(world[0].gid, world[1].gid, {5});
+    other.service_id = kService + 1;
+    const CommId elsewhere = world[0].connect(world[1], other);
     world.run(Duration::milliseconds(10));
+    EXPECT_EQ(world[0].stories[elsewhere].reason, wire::RejReason::kInvalidServiceId);
     EXPECT_TRUE(world[0].stories[early].events.empty());
     EXPECT_TRUE(world[0].stories[resolving].events.empty());
     EXPECT_EQ(world[1].engine.counters().too_late, 2u);

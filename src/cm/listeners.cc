@@ -8,8 +8,10 @@
 namespace verbena::cm {
 namespace {
 
+// Who opens a listener anew does so within milliseconds, but for a busy machine; and whoever asks
+// in vain shall soon hear so.
 constexpr Duration kMoment = Duration::milliseconds(500);
-constexpr std::size_t kGoneMax = 64;
+constexpr std::size_t kGoneMax = 64;  // more at a time are no listeners that come back
 
 bool same_prefix(const Gid& a, const Gid& b, unsigned bits) {
   const unsigned bytes = bits / 8;
