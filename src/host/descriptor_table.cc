@@ -83,6 +83,7 @@ bool wants_stderr() {
 DescriptorTable::DescriptorTable(bool want_own) {
   is_own_ = want_own && leave_shared_table(wants_stderr());
   if (is_own_) {
+    PrivateFd::thread_has_own_table();
     fill_standard_numbers();
   } else if (want_own) {
     LOG_WARN("no descriptor table of our own: %d; the program's is used", errno);
@@ -97,12 +98,20 @@ PrivateFd DescriptorTable::settle(int fd) {
   }
   // Out of the way of programs that count on low numbers, or close a range of them. By then the
   // program may have closed this one and have a file of its own in its place.
-  PrivateFd low = PrivateFd::in_shared_table(fd);
+  const OpenFile file(fd);
+  PrivateFd low(fd);
   rlimit limit{};
   getrlimit(RLIMIT_NOFILE, &limit);
   const auto high = static_cast<int>(std::min<rlim_t>(limit.rlim_cur, 1 << 16) / 2);
   const int moved = raw::duplicate(fd, high);
-  return moved < 0 ? std::move(low) : PrivateFd::in_shared_table(moved);
+  if (moved < 0) return low;
+  // The program's file is nothing for us. It may also have this number by now: better one number
+  // lost than the program's file closed.
+  if (!file.is_behind(moved)) {
+    errno = EBADF;
+    return PrivateFd();
+  }
+  return PrivateFd(moved);
 }
 
 void DescriptorTable::fill_reserve() {

@@ -153,7 +153,8 @@ std::vector<Interface> all_interfaces() {
   for_each_address([&](const InterfaceAddress& each) {
     const auto interface = found.find(each.interface);
     if (interface == found.end() || (each.flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED)) != 0) return;
-    interface->second.addresses.push_back(each.gid);
+    std::vector<Gid>& known = interface->second.addresses;
+    if (std::ranges::find(known, each.gid) == known.end()) known.push_back(each.gid);
   });
   for (const auto& [index, goodness] : default_routes()) {
     if (found.contains(index)) found[index].has_default_route = true;

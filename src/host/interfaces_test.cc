@@ -4,8 +4,10 @@
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
+#include <linux/rtnetlink.h>
 #include <sched.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -14,6 +16,8 @@
 #include <fstream>
 #include <string>
 
+#include "base/open_file.h"
+#include "base/unique_fd.h"
 #include "host/netlink.h"
 
 namespace verbena::host {
@@ -194,6 +198,32 @@ TEST(LocalAddress, IsToldByTheKernelAsItIsNow) {
     ip("link set first down");
     EXPECT_TRUE(is_local_address(gid("::ffff:10.9.1.1")));
   });
+}
+
+// A program closes what it does not know, and opens files of its own, just while we ask.
+TEST(Netlink, AsksAgainWhereTheProgramTookTheSocketsPlace) {
+  const int place = open("/dev/null", O_RDONLY | O_CLOEXEC);  // the socket's number, soon
+  ASSERT_GE(place, 0);
+  close(place);
+  UniqueFd file;
+  std::size_t answers = 0;
+  const bool is_told = netlink_dump(RTM_GETLINK, AF_UNSPEC, [&](std::uint16_t, auto) {
+    ++answers;
+    if (file) return true;
+    struct stat status{};
+    EXPECT_EQ(fstat(place, &status), 0);
+    EXPECT_TRUE(S_ISSOCK(status.st_mode));
+    file = UniqueFd(open("/dev/zero", O_RDONLY | O_CLOEXEC));
+    EXPECT_EQ(dup2(file.get(), place), place);
+    return true;
+  });
+  EXPECT_TRUE(is_told);
+  std::size_t once = 0;
+  EXPECT_TRUE(
+      netlink_dump(RTM_GETLINK, AF_UNSPEC, [&](std::uint16_t, auto) { return ++once != 0; }));
+  EXPECT_GT(answers, once);  // some of them twice
+  EXPECT_TRUE(OpenFile(file.get()).is_behind(place)) << "the program's file was closed";
+  close(place);
 }
 
 TEST(LocalAddress, IsToldWithoutADescriptorToSpare) {

@@ -20,15 +20,16 @@ constexpr unsigned kMessagesMax = 16384;
 bool send_to_kernel(const UniqueFd& socket, const void* message, std::size_t size) {
   sockaddr_nl kernel{};
   kernel.nl_family = AF_NETLINK;
-  return sendto(socket.get(), message, size, MSG_NOSIGNAL,
-                reinterpret_cast<const sockaddr*>(&kernel),
-                sizeof kernel) == static_cast<ssize_t>(size);
+  return socket.is_ours() && sendto(socket.get(), message, size, MSG_NOSIGNAL,
+                                    reinterpret_cast<const sockaddr*>(&kernel),
+                                    sizeof kernel) == static_cast<ssize_t>(size);
 }
 
+// Not from what the program has in our place.
 ssize_t receive(const UniqueFd& socket, std::span<std::byte> buffer) {
   ssize_t size = 0;
   do {
-    size = recv(socket.get(), buffer.data(), buffer.size(), 0);
+    size = socket.is_ours() ? recv(socket.get(), buffer.data(), buffer.size(), 0) : 0;
   } while (size < 0 && errno == EINTR);
   return size;
 }
@@ -72,10 +73,25 @@ NetlinkWalk netlink_messages(
   return NetlinkWalk::kMore;
 }
 
-bool netlink_dump(std::uint16_t request, std::uint8_t family,
-                  const std::function<bool(std::uint16_t, std::span<const std::byte>)>& each) {
-  const UniqueFd socket = socket_for_a_moment(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE);
-  if (!socket || !ask_for_dump(socket, request, family)) return false;
+namespace {
+
+using EachMessage = std::function<bool(std::uint16_t, std::span<const std::byte>)>;
+
+constexpr int kTriesMax = 4;
+
+// Once more where the program closed our socket meanwhile.
+template <class Question>
+auto ask_kernel(const Question& question) {
+  for (int tries = 1;; ++tries) {
+    const UniqueFd socket = socket_for_a_moment(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE);
+    const auto answer = question(socket);
+    if (answer || !socket || socket.is_ours() || tries == kTriesMax) return answer;
+  }
+}
+
+bool dump_by(const UniqueFd& socket, std::uint16_t request, std::uint8_t family,
+             const EachMessage& each) {
+  if (!ask_for_dump(socket, request, family)) return false;
   // The kernel fills at most what was offered, 32 KiB at most (netlink_dump in the kernel).
   alignas(nlmsghdr) std::array<std::byte, 32768> buffer;
   unsigned seen = 0;
@@ -91,12 +107,11 @@ bool netlink_dump(std::uint16_t request, std::uint8_t family,
   }
 }
 
-namespace {
-
 // The kernel's answer to RTM_GETROUTE. Nothing: it does not say.
 std::optional<std::span<const std::byte>> ask_for_route(std::uint8_t family,
                                                         std::span<const std::byte> destination,
                                                         std::span<std::byte> room) {
+  using Answer = std::optional<std::span<const std::byte>>;
   struct {
     nlmsghdr head;
     rtmsg body;
@@ -115,14 +130,19 @@ std::optional<std::span<const std::byte>> ask_for_route(std::uint8_t family,
   message.attribute.rta_len = static_cast<std::uint16_t>(RTA_LENGTH(destination.size()));
   std::ranges::copy(destination, message.address);
 
-  const UniqueFd socket = socket_for_a_moment(AF_NETLINK, SOCK_RAW, NETLINK_ROUTE);
-  if (!socket || !send_to_kernel(socket, &message, message.head.nlmsg_len)) return std::nullopt;
-  const ssize_t size = receive(socket, room);
-  if (size <= 0) return std::nullopt;
-  return room.first(static_cast<std::size_t>(size));
+  return ask_kernel([&](const UniqueFd& socket) -> Answer {
+    if (!send_to_kernel(socket, &message, message.head.nlmsg_len)) return std::nullopt;
+    const ssize_t size = receive(socket, room);
+    if (size <= 0) return std::nullopt;
+    return room.first(static_cast<std::size_t>(size));
+  });
 }
 
 }  // namespace
+
+bool netlink_dump(std::uint16_t request, std::uint8_t family, const EachMessage& each) {
+  return ask_kernel([&](const UniqueFd& socket) { return dump_by(socket, request, family, each); });
+}
 
 std::optional<std::uint8_t> netlink_route_type(std::uint8_t family,
                                                std::span<const std::uint8_t> destination) {

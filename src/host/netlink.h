@@ -20,7 +20,8 @@ namespace verbena::host {
 UniqueFd socket_for_a_moment(int family, int type, int protocol);
 
 // Asks for a table (RTM_GETLINK, RTM_GETADDR, RTM_GETROUTE) of one address family and calls
-// each(type, message) for every answer, until it returns false. False: the system does not say.
+// each(type, message) for every answer, until it returns false; from the beginning once more where
+// the program closed our socket meanwhile. False: the system does not say.
 bool netlink_dump(std::uint16_t request, std::uint8_t family,
                   const std::function<bool(std::uint16_t, std::span<const std::byte>)>& each);
 

@@ -4,16 +4,16 @@
 // other thread. So a PrivateFd is used and closed only by the thread that made it, and forgets its
 // number rather than close a stranger's file anywhere else.
 //
-// Where there is no table of its own, the program may close the descriptor and get its number for
-// something else. There PrivateFd also remembers which file it was (in_shared_table).
+// On a thread without a table of its own the program may close the descriptor and get its number
+// for something else: there PrivateFd also remembers which file it was.
 #pragma once
 
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <utility>
 
 #include "base/assert.h"
+#include "base/open_file.h"
 #include "host/raw_calls.h"
 
 namespace verbena::host {
@@ -21,13 +21,12 @@ namespace verbena::host {
 class PrivateFd {
  public:
   PrivateFd() = default;
-  explicit PrivateFd(int fd) : fd_(fd), owner_(fd < 0 ? 0 : this_thread()) {}
-  // One that others may close under us.
-  static PrivateFd in_shared_table(int fd) {
-    PrivateFd result(fd);
-    result.file_ = file_of(fd);
-    return result;
+  explicit PrivateFd(int fd) : fd_(fd), owner_(fd < 0 ? 0 : this_thread().number) {
+    if (fd >= 0 && !this_thread().has_own_table) file_ = OpenFile(fd);
   }
+  // Of those that this thread makes from now on: nobody else can close them.
+  static void thread_has_own_table() { this_thread().has_own_table = true; }
+
   PrivateFd(PrivateFd&& other) noexcept
       : fd_(std::exchange(other.fd_, -1)), owner_(other.owner_), file_(other.file_) {}
   PrivateFd& operator=(PrivateFd&& other) noexcept {
@@ -54,21 +53,21 @@ class PrivateFd {
   }
 
  private:
-  static ino_t file_of(int fd) {
-    struct stat status{};
-    return raw::status(fd, status) == 0 ? status.st_ino : 0;
-  }
+  struct Thread {
+    pid_t number = 0;
+    bool has_own_table = false;
+  };
   // Asked once: a number is the control thread's, and that never forks.
-  static pid_t this_thread() {
-    static thread_local const pid_t number = gettid();
-    return number;
+  static Thread& this_thread() {
+    static thread_local Thread thread{.number = gettid()};
+    return thread;
   }
-  bool is_our_thread() const { return this_thread() == owner_; }
-  bool is_our_file() const { return file_ == 0 || file_of(fd_) == file_; }
+  bool is_our_thread() const { return this_thread().number == owner_; }
+  bool is_our_file() const { return file_.is_behind(fd_); }
 
   int fd_ = -1;
   pid_t owner_ = 0;
-  ino_t file_ = 0;  // 0: nobody else can close it
+  OpenFile file_;  // unknown where nobody else can close it
 };
 
 }  // namespace verbena::host

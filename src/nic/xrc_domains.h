@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "base/open_file.h"
 #include "base/result.h"
 #include "base/types.h"
 #include "host/control.h"
@@ -29,12 +30,6 @@ class Qp;
 class QpTable;
 class Srq;
 struct Xrcd;
-
-struct FileIdentity {
-  std::uint64_t device = 0;
-  std::uint64_t inode = 0;
-  friend auto operator<=>(const FileIdentity&, const FileIdentity&) = default;
-};
 
 struct XrcOpen {
   std::optional<FileIdentity> file;  // none: shared with nobody

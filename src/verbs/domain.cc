@@ -66,7 +66,7 @@ Result<ibv_xrcd*, nic::Error> create_xrcd(Context& context, const ibv_xrcd_init_
   if (wanted.fd >= 0) {
     struct stat file = {};
     if (fstat(wanted.fd, &file) != 0) return refuse(nic::Error::kInvalid);
-    how.file = nic::FileIdentity{file.st_dev, file.st_ino};
+    how.file = FileIdentity{file.st_dev, file.st_ino};
   }
   auto xrcd = std::make_unique<Xrcd>();
   const auto made = nic::open_xrcd(*context.nic, how);
