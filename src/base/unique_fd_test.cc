@@ -18,7 +18,7 @@ TEST(UniqueFd, ClosesItsFile) {
   const int number = fd.get();
   ASSERT_TRUE(is_open(number));
   EXPECT_TRUE(fd.is_ours());
-  UniqueFd moved(std::move(fd));
+  UniqueFd moved = std::exchange(fd, UniqueFd());
   EXPECT_FALSE(fd.is_ours());
   EXPECT_TRUE(moved.is_ours());
   UniqueFd assigned;
