@@ -77,7 +77,7 @@ void for_each_default_route(std::uint8_t family, Each each) {
   });
 }
 
-// By interface: how good its default route is, the lower the better. IPv4's go before IPv6's.
+// Interface::route_rank, by interface.
 std::map<std::uint32_t, std::uint64_t> default_routes() {
   std::map<std::uint32_t, std::uint64_t> best;
   for (const std::uint8_t family : {std::uint8_t{AF_INET}, std::uint8_t{AF_INET6}}) {
@@ -94,7 +94,7 @@ bool makes_device(const Interface& interface) {
   if (const char* wanted = std::getenv("VERBENA_DEVICES"))
     return is_asked_for(interface.name, wanted);
   if (!interface.is_up || interface.addresses.empty()) return false;
-  return interface.has_default_route || !interface.is_virtual;
+  return interface.route_rank || !interface.is_virtual;
 }
 
 void complete_loopback(Interface& lo) {
@@ -156,8 +156,8 @@ std::vector<Interface> all_interfaces() {
     std::vector<Gid>& known = interface->second.addresses;
     if (std::ranges::find(known, each.gid) == known.end()) known.push_back(each.gid);
   });
-  for (const auto& [index, goodness] : default_routes()) {
-    if (found.contains(index)) found[index].has_default_route = true;
+  for (const auto& [index, rank] : default_routes()) {
+    if (found.contains(index)) found[index].route_rank = rank;
   }
   std::vector<Interface> all;
   for (auto& [index, interface] : found) {
@@ -168,13 +168,9 @@ std::vector<Interface> all_interfaces() {
   return all;
 }
 
-std::vector<Interface> device_interfaces() {
-  std::vector<Interface> all = all_interfaces();
-  const auto routes = default_routes();
-  std::ranges::sort(all, {}, [&](const Interface& each) {
-    const auto route = routes.find(each.index);
-    const std::uint64_t goodness = route == routes.end() ? UINT64_MAX : route->second;
-    return std::tuple(each.is_loopback, goodness, each.index);
+std::vector<Interface> device_interfaces(std::vector<Interface> all) {
+  std::ranges::sort(all, {}, [](const Interface& each) {
+    return std::tuple(each.is_loopback, each.route_rank.value_or(UINT64_MAX), each.index);
   });
   std::erase_if(all,
                 [](const Interface& each) { return !each.is_loopback && !makes_device(each); });

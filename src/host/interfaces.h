@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -21,7 +22,8 @@ struct Interface {
   bool is_loopback = false;
   // Made for containers or by tools: veth, bridge, ifb, tun, dummy ...
   bool is_virtual = false;
-  bool has_default_route = false;
+  // Of its default route, where it has one: the lower the better. IPv4's go before IPv6's.
+  std::optional<std::uint64_t> route_rank = std::nullopt;
   // IPv6 link-local first, then IPv4 (mapped), then other IPv6. Not those that are not usable yet.
   std::vector<Gid> addresses;
 };
@@ -35,7 +37,7 @@ std::vector<Interface> all_interfaces();
 // decides: a comma-separated list of names or globs, or "all". `lo` is always there; where it is
 // down or has no address, it is as if it were up with 127.0.0.1 and ::1, because on one host no
 // packet is sent.
-std::vector<Interface> device_interfaces();
+std::vector<Interface> device_interfaces(std::vector<Interface> all);
 
 // Whether a value of VERBENA_DEVICES names the interface.
 bool is_asked_for(const std::string& name, std::string_view wanted);

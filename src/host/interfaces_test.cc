@@ -89,8 +89,8 @@ void in_empty_namespace(Body body) {
 
 TEST(Interfaces, HaveALoopbackEvenWhereItIsDown) {
   in_empty_namespace([] {
-    EXPECT_EQ(names_of(device_interfaces()), "lo");
-    const Interface lo = device_interfaces()[0];
+    EXPECT_EQ(names_of(device_interfaces(all_interfaces())), "lo");
+    const Interface lo = device_interfaces(all_interfaces())[0];
     EXPECT_TRUE(lo.is_loopback);
     EXPECT_TRUE(lo.is_up);
     EXPECT_GE(lo.mtu, 65535u);
@@ -99,7 +99,7 @@ TEST(Interfaces, HaveALoopbackEvenWhereItIsDown) {
     EXPECT_TRUE(is_local_address(gid("::1")));
     EXPECT_FALSE(is_local_address(gid("::ffff:10.1.1.1")));
     ip("link set lo up");
-    EXPECT_EQ(device_interfaces()[0].addresses, lo.addresses);
+    EXPECT_EQ(device_interfaces(all_interfaces())[0].addresses, lo.addresses);
   });
 }
 
@@ -118,28 +118,28 @@ TEST(Interfaces, ComeInTheOrderOfPrograms) {
       ip(std::string("link set ") + name + " up");
       ip("addr add 10.9." + std::to_string(host++) + ".1/24 dev " + name);
     }
-    EXPECT_EQ(names_of(device_interfaces()), "wire1 wire2 lo");
+    EXPECT_EQ(names_of(device_interfaces(all_interfaces())), "wire1 wire2 lo");
     ip("route add default via 10.9.3.2 dev wire2 metric 100");
-    EXPECT_EQ(names_of(device_interfaces()), "wire2 wire1 lo");
+    EXPECT_EQ(names_of(device_interfaces(all_interfaces())), "wire2 wire1 lo");
     ip("route add default via 10.9.2.2 dev wire1 metric 50");
-    EXPECT_EQ(names_of(device_interfaces()), "wire1 wire2 lo");
+    EXPECT_EQ(names_of(device_interfaces(all_interfaces())), "wire1 wire2 lo");
     // As in a container: the way out is a veth.
     ip("route add default via 10.9.5.2 dev here metric 10");
-    EXPECT_EQ(names_of(device_interfaces()), "here wire1 wire2 lo");
+    EXPECT_EQ(names_of(device_interfaces(all_interfaces())), "here wire1 wire2 lo");
     ip("link set wire2 down");
-    EXPECT_EQ(names_of(device_interfaces()), "here wire1 lo");
+    EXPECT_EQ(names_of(device_interfaces(all_interfaces())), "here wire1 lo");
 
     setenv("VERBENA_DEVICES", "tool,wire*", 1);
-    EXPECT_EQ(names_of(device_interfaces()), "wire1 wire2 wire3 tool lo");
+    EXPECT_EQ(names_of(device_interfaces(all_interfaces())), "wire1 wire2 wire3 tool lo");
     setenv("VERBENA_DEVICES", "lo", 1);
-    EXPECT_EQ(names_of(device_interfaces()), "lo");
+    EXPECT_EQ(names_of(device_interfaces(all_interfaces())), "lo");
     setenv("VERBENA_DEVICES", "", 1);
-    EXPECT_EQ(names_of(device_interfaces()), "lo");
+    EXPECT_EQ(names_of(device_interfaces(all_interfaces())), "lo");
     setenv("VERBENA_DEVICES", ",,nothing,", 1);
-    EXPECT_EQ(names_of(device_interfaces()), "lo");
+    EXPECT_EQ(names_of(device_interfaces(all_interfaces())), "lo");
     setenv("VERBENA_DEVICES", "all", 1);
-    EXPECT_EQ(device_interfaces().size(), all_interfaces().size());
-    EXPECT_EQ(device_interfaces().back().name, "lo");
+    EXPECT_EQ(device_interfaces(all_interfaces()).size(), all_interfaces().size());
+    EXPECT_EQ(device_interfaces(all_interfaces()).back().name, "lo");
   });
 }
 
@@ -160,7 +160,7 @@ TEST(Interfaces, KnowAllAboutThem) {
     EXPECT_TRUE(one.is_up);
     EXPECT_TRUE(one.is_virtual);
     EXPECT_FALSE(one.is_loopback);
-    EXPECT_TRUE(one.has_default_route);
+    EXPECT_TRUE(one.route_rank);
     EXPECT_EQ(one.mtu, 4200u);
     const std::uint8_t mac[] = {2, 0x11, 0x22, 0x33, 0x44, 0x55};
     EXPECT_TRUE(std::ranges::equal(one.mac, mac));
@@ -170,7 +170,7 @@ TEST(Interfaces, KnowAllAboutThem) {
     EXPECT_EQ(one.addresses[1], gid("::ffff:10.9.1.1"));
     EXPECT_EQ(one.addresses[2], gid("::ffff:10.9.1.2"));
     EXPECT_EQ(one.addresses[3], gid("2001:db8::5"));
-    EXPECT_FALSE(named(all, "lo").has_default_route);
+    EXPECT_FALSE(named(all, "lo").route_rank);
   });
 }
 
@@ -241,7 +241,7 @@ TEST(LocalAddress, IsToldWithoutADescriptorToSpare) {
     // And where none is to be had at all, there is `lo`.
     limit.rlim_max = 3;
     ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
-    EXPECT_EQ(names_of(device_interfaces()), "lo");
+    EXPECT_EQ(names_of(device_interfaces(all_interfaces())), "lo");
     EXPECT_TRUE(is_local_address(gid("::1")));
     EXPECT_FALSE(is_local_address(gid("::ffff:10.9.1.1")));
   });

@@ -35,7 +35,7 @@ bool is_mapped(const verbena::Gid& gid) {
 void expect_sense(const Interface& interface) {
   VERBENA_ASSERT(!interface.name.empty() && interface.name.find('\0') == std::string::npos);
   VERBENA_ASSERT(!(interface.is_loopback && interface.is_virtual));
-  VERBENA_ASSERT(interface.addresses.empty() && !interface.has_default_route);
+  VERBENA_ASSERT(interface.addresses.empty() && !interface.route_rank);
 }
 
 // The same address means the same when it is written alone.

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/types.h"
+#include "host/interfaces.h"
 
 namespace verbena::nic {
 
@@ -51,7 +52,9 @@ struct Device {
   Limits limits;
 };
 
-// The devices in the order that programs see (architecture section 1).
+// The devices in the order that programs see (architecture section 1): those of the interfaces that
+// are there now, or of these.
 std::vector<Device> devices();
+std::vector<Device> devices_among(std::vector<host::Interface> all);
 
 }  // namespace verbena::nic

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: MIT
 #include <algorithm>
+#include <utility>
 
 #include "host/interfaces.h"
 #include "nic/device.h"
@@ -40,9 +41,11 @@ std::uint64_t guid_of(const host::Interface& interface) {
 
 }  // namespace
 
-std::vector<Device> devices() {
+std::vector<Device> devices() { return devices_among(host::all_interfaces()); }
+
+std::vector<Device> devices_among(std::vector<host::Interface> all) {
   std::vector<Device> devices;
-  for (host::Interface& interface : host::device_interfaces()) {
+  for (host::Interface& interface : host::device_interfaces(std::move(all))) {
     Device device;
     device.name = "vrb_" + interface.name;
     device.interface = interface.name;

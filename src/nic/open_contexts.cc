@@ -58,7 +58,7 @@ void OpenContexts::look_at_all() {
     if (open_.empty()) return;
   }
   const std::vector<host::Interface> all = host::all_interfaces();
-  const std::vector<Device> present = devices();
+  const std::vector<Device> present = devices_among(all);
   const std::lock_guard guard(lock_);
   for (Context* const each : open_)
     each->tell_changes(seen_of(each->device().interface, all, present));
