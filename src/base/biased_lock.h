@@ -59,7 +59,8 @@ class BiasedLock {
   static Thread self() noexcept { return __builtin_thread_pointer(); }
 
   bool lock_as_owner() noexcept {
-    if (!is_owner()) return false;
+    if (!is_owner()) [[unlikely]]
+      return false;
     inside_.store(1, std::memory_order_relaxed);
     // Of the two, our store and our look, and those of whoever takes it away, its fence orders
     // both: at least one of us sees the other.

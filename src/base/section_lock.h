@@ -29,7 +29,8 @@ class SectionLock {
   }
   bool try_lock() noexcept {
     std::uint32_t free = word_.load(std::memory_order_relaxed) & ~kHeld;
-    if (!word_.compare_exchange_strong(free, free | kHeld, std::memory_order_seq_cst)) return false;
+    if (!word_.compare_exchange_strong(free, free | kHeld, std::memory_order_seq_cst)) [[unlikely]]
+      return false;
 #if !defined(__x86_64__)
     full_fence();  // a compare-and-swap is no fence for later loads everywhere
 #endif

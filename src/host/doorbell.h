@@ -67,13 +67,15 @@ class Doorbell {
   // For a message that lies in a conduit: an owner of few conduits looks at them all when it is
   // awake, and says so; its bits stay untouched then.
   [[gnu::always_inline]] void notify(std::uint32_t index) {
-    if (page_.fences_far.load(std::memory_order_relaxed) != 0 && has_joined_far_fences()) {
+    if (page_.fences_far.load(std::memory_order_relaxed) != 0 && has_joined_far_fences())
+        [[likely]] {
       std::atomic_signal_fence(std::memory_order_seq_cst);
     } else {
       full_fence();
     }
     // Bits are taken all the time, not only before sleeping: they need the fence.
-    if (page_.scans_all.load(std::memory_order_seq_cst) == 0) ring(index);
+    if (page_.scans_all.load(std::memory_order_seq_cst) == 0) [[unlikely]]
+      ring(index);
     if (page_.sleep_state.load(std::memory_order_seq_cst) == kAsleep) [[unlikely]]
       wake();
   }

@@ -20,7 +20,9 @@ class ForkGuard {
   // False in every child of the process that made the guard. (A child of vfork shares the memory
   // and is not told apart.)
   bool in_owner() const {
-    return page_ ? page_->load(std::memory_order_relaxed) != 0 : in_owner_by_pid();
+    if (page_) [[likely]]
+      return page_->load(std::memory_order_relaxed) != 0;
+    return in_owner_by_pid();
   }
 
  private:

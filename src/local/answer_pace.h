@@ -60,7 +60,7 @@ class AnswerPace {
   bool is_measuring() const { return phase_ == Phase::kPlain; }
   // One has left. The time is asked for only where it matters.
   template <class Ticks>
-  void sent(Ticks&& ticks) {
+  [[gnu::always_inline]] void sent(Ticks&& ticks) {
     const bool is_exchange = came_ == 1;
     came_ = 0;
     if (!is_exchange) return interrupt();

@@ -112,7 +112,8 @@ bool RingReader::give_back() {
 }
 
 bool RingReader::give_back_in_quarters() {
-  if (position_ - given_back_ >= units_ / 4) return give_back();
+  if (position_ - given_back_ >= units_ / 4) [[unlikely]]
+    return give_back();
   words_.consumed->store(position_, std::memory_order_release);
   return false;
 }

@@ -108,7 +108,8 @@ class RingWriter {
   [[gnu::always_inline]] std::byte* reserve_at_once(std::uint32_t units) {
     const bool fits = units <= units_ - (position_ & (units_ - 1)) && !broken_ &&
                       units_ - (position_ - consumed_) >= units + kClearAhead;
-    if (!fits) return nullptr;
+    if (!fits) [[unlikely]]
+      return nullptr;
     // What is written there may never be published.
     if (units > 1 && is_before(position_ + 1, cleared_)) cleared_ = position_ + 1;
     return reinterpret_cast<std::byte*>(head_at(position_));
@@ -174,7 +175,8 @@ class RingWriter {
   }
   // What is clear reaches from the next record to cleared_, but for what that record fills.
   [[gnu::always_inline]] void clear(std::uint32_t from, std::uint32_t upto) {
-    if (is_before(cleared_, from)) cleared_ = from;
+    if (is_before(cleared_, from)) [[unlikely]]
+      cleared_ = from;
     for (; is_before(cleared_, upto); ++cleared_)
       head_at(cleared_)->tag.store(0, std::memory_order_relaxed);
   }

@@ -100,7 +100,8 @@ class RingCarrier final : public qp::Carrier {
     return may ? &direct_ : nullptr;
   }
   bool send_at_once(const RingRequester::AtOnce& message) {
-    if (outbound_ != Outbound::kAttached || lost_ || requester_.is_closed()) return false;
+    if (outbound_ != Outbound::kAttached || lost_ || requester_.is_closed()) [[unlikely]]
+      return false;
     return requester_.send_at_once(message, responder_.acknowledged());
   }
   bool send_tiny(const RingRequester::Tiny& message);
@@ -132,7 +133,8 @@ class RingCarrier final : public qp::Carrier {
   [[gnu::always_inline]] void ring_now_if_needed() {
     Signal signal = requester_.take_signal();
     raise(signal, responder_.take_signal());
-    if (signal == Signal::kNone || !bell_.doorbell) return;
+    if (signal == Signal::kNone || !bell_.doorbell) [[unlikely]]
+      return;
     if (signal == Signal::kMessage && bell_.looks) [[likely]]
       return bell_.doorbell->notify(bell_.index);
     bell_.doorbell->ring_and_wake(bell_.index);

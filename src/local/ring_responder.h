@@ -57,7 +57,8 @@ class RingResponder {
   void small_were_taken() {
     used_ = true;
     acknowledge();
-    if (requests_.give_back_in_quarters()) raise(signal_, Signal::kRoom);
+    if (requests_.give_back_in_quarters()) [[unlikely]]
+      raise(signal_, Signal::kRoom);
   }
   // The same of what most messages are (ring_tiny.h).
   const std::byte* next_tiny() const;
@@ -148,7 +149,8 @@ class RingResponder {
   Step refuse_request(const Request& request, qp::Refusal refusal, const qp::Responder& responder);
   void finished(const Request& request);
   void acknowledge() {
-    if (acknowledged_ == executed_) return;
+    if (acknowledged_ == executed_) [[unlikely]]
+      return;
     acknowledged_ = executed_;
     conduit_.header().executed.store(executed_, std::memory_order_release);
     raise(signal_, Signal::kMessage);

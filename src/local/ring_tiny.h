@@ -27,12 +27,14 @@ constexpr std::size_t tiny_payload(std::uint32_t length) {
 
 [[gnu::always_inline]] inline bool RingRequester::send_tiny(const Tiny& message,
                                                             Acknowledged acknowledged) {
-  if (sent_ != 0 || broken_ || requests_.is_holding()) return false;
+  if (sent_ != 0 || broken_ || requests_.is_holding()) [[unlikely]]
+    return false;
   const std::uint32_t units = tiny_units(message.length);
   std::byte* const room = requests_.reserve_at_once(units);
-  if (!room) return false;
+  if (!room) [[unlikely]]
+    return false;
   if (!memory::guarded_copy_inline(room + tiny_payload(message.length), message.from,
-                                   message.length))
+                                   message.length)) [[unlikely]]
     return false;
   auto* const record = reinterpret_cast<RequestRecord*>(room);
   const std::uint32_t index = message.index.value();
@@ -55,11 +57,15 @@ constexpr std::size_t tiny_payload(std::uint32_t length) {
 [[gnu::always_inline]] inline bool RingRequester::take_tiny_acknowledgement(
     const Acknowledged& said, qp::SendWindow& window) {
   if (!conduit_ || broken_ || said.conduit != static_cast<std::uint32_t>(conduit_.id()))
+      [[unlikely]]
     return false;
-  if (responses_.has_record()) return false;
+  if (responses_.has_record()) [[unlikely]]
+    return false;
   if (said.executed == acknowledged_) return true;
-  if (said.executed != acknowledged_ + 1 || last_fetch_) return false;
-  if (!window.complete_only(qp::OpIndex(acknowledged_))) return false;
+  if (said.executed != acknowledged_ + 1 || last_fetch_) [[unlikely]]
+    return false;
+  if (!window.complete_only(qp::OpIndex(acknowledged_))) [[unlikely]]
+    return false;
   acknowledged_ = said.executed;
   ++done_;
   return true;
@@ -75,13 +81,16 @@ constexpr std::size_t tiny_payload(std::uint32_t length) {
   const std::uint32_t length = read_once(tiny, offsetof(RequestRecord, piece_length));
   const bool is_whole = length == read_once(tiny, offsetof(RequestRecord, total_length)) &&
                         read_once(tiny, offsetof(RequestRecord, offset)) == 0;
-  if (length - 1 >= kTinyMax || !is_whole) return false;
+  if (length - 1 >= kTinyMax || !is_whole) [[unlikely]]
+    return false;
   const std::uint32_t units = tiny_units(length);
-  if (head != (kTinyHead | units) || !requests_.is_within_lap(units)) return false;
+  if (head != (kTinyHead | units) || !requests_.is_within_lap(units)) [[unlikely]]
+    return false;
   const SmallName name{read_once(tiny, offsetof(RequestRecord, index)),
                        read_once(tiny, offsetof(RequestRecord, epoch))};
   const auto receive = responder.put_small({tiny + tiny_payload(length), length}, {});
-  if (!receive) return false;
+  if (!receive) [[unlikely]]
+    return false;
   const qp::Responder::Small done = responder.finish_small(receive, length, {});
   peer_measures_pace_ = read_once(tiny, offsetof(RequestRecord, pace)) == kMeasuresPace;
   requests_.consume(units);
@@ -90,26 +99,30 @@ constexpr std::size_t tiny_payload(std::uint32_t length) {
 }
 
 [[gnu::always_inline]] inline bool RingCarrier::send_tiny(const RingRequester::Tiny& message) {
-  if (outbound_ != Outbound::kAttached || lost_ || requester_.is_closed()) return false;
+  if (outbound_ != Outbound::kAttached || lost_ || requester_.is_closed()) [[unlikely]]
+    return false;
   return requester_.send_tiny(message, responder_.acknowledged());
 }
 
 [[gnu::always_inline]] inline bool RingCarrier::take_tiny(qp::Responder& responder,
                                                           qp::SendWindow& window) {
   const std::byte* const tiny = responder_.next_tiny();
-  if (!tiny) return false;
+  if (!tiny) [[unlikely]]
+    return false;
   const bool is_taken =
       requester_.take_tiny_acknowledgement(RingResponder::said_with(tiny), window) &&
       responder_.take_tiny(tiny, responder);
-  if (!is_taken) return false;
+  if (!is_taken) [[unlikely]]
+    return false;
   responder_.small_were_taken();
   show_taken(true);
   return true;
 }
 
 [[gnu::always_inline]] inline void RingCarrier::show_taken(bool has_acknowledged) {
-  if (!glance_) return;
-  if (responder_.is_plain()) {
+  if (!glance_) [[unlikely]]
+    return;
+  if (responder_.is_plain()) [[likely]] {
     glance_->show_request(responder_.next_tag(), responder_.wanted_tag(), responder_.last_lines());
   } else {
     show();

@@ -45,7 +45,9 @@ fault:
 
 [[gnu::always_inline]] inline bool guarded_copy_inline(std::byte* to, const std::byte* from,
                                                        std::size_t length) {
-  return detail::move_word(to, from, length) || guarded_copy(to, from, length);
+  if (detail::move_word(to, from, length)) [[likely]]
+    return true;
+  return guarded_copy(to, from, length);
 }
 
 }  // namespace verbena::memory

@@ -130,7 +130,9 @@ class RegionLease {
   }
   // The memory of all of the range, which is not empty; null where it is not in one piece.
   std::byte* in_one_piece() const {
-    return entry_->address ? entry_->address + offset_ : one_piece_of(*this);
+    if (entry_->address) [[likely]]
+      return entry_->address + offset_;
+    return one_piece_of(*this);
   }
 
  private:
@@ -177,20 +179,22 @@ class RegionTable {
   // The one check of key, domain, range and rights. In an access section only. A length of 0 needs
   // no valid key (IBTA vol 1, 9.7.4.1.2 says that a zero-length request is not checked): callers do
   // not ask.
-  Result<RegionLease, RegionRefusal> lease(MemoryKey key, PdId pd, std::uint64_t address,
-                                           std::uint64_t length, std::uint32_t access) const {
+  [[gnu::always_inline]] Result<RegionLease, RegionRefusal> lease(MemoryKey key, PdId pd,
+                                                                  std::uint64_t address,
+                                                                  std::uint64_t length,
+                                                                  std::uint32_t access) const {
     const RegionEntry& entry = place_of(key);
-    if (entry.key.load(std::memory_order_acquire) != key.value || key.value == 0) {
+    if (entry.key.load(std::memory_order_acquire) != key.value || key.value == 0) [[unlikely]]
       return refuse(RegionRefusal::kNoSuchKey);
-    }
-    if (entry.pd != pd.value) return refuse(RegionRefusal::kOtherDomain);
+    if (entry.pd != pd.value) [[unlikely]]
+      return refuse(RegionRefusal::kOtherDomain);
     // An address below the region wraps to an offset above its length, because iova + length does
     // not wrap.
     const std::uint64_t offset = address - entry.iova;
-    if (offset > entry.length || length > entry.length - offset) {
+    if (offset > entry.length || length > entry.length - offset) [[unlikely]]
       return refuse(RegionRefusal::kOutOfRange);
-    }
-    if ((entry.access & access) != access) return refuse(RegionRefusal::kNoPermission);
+    if ((entry.access & access) != access) [[unlikely]]
+      return refuse(RegionRefusal::kNoPermission);
     return RegionLease(&entry, offset, length);
   }
   // The same of a region as a whole.

@@ -41,17 +41,20 @@ constexpr std::uint32_t kPollsBetweenYields = 256;
 void Engine::drive() {
   // Several pollers may lose counts here; any change will do.
   polls_.store(polls_.load(std::memory_order_relaxed) + 1, std::memory_order_relaxed);
-  if (doorbell_->is_asleep()) take_lease();
+  if (doorbell_->is_asleep()) [[unlikely]]
+    take_lease();
   if (work<Patience::kNone>()) {
     idle_polls_.store(0, std::memory_order_relaxed);
     return;
   }
   const std::uint32_t idle = idle_polls_.load(std::memory_order_relaxed) + 1;
   idle_polls_.store(idle, std::memory_order_relaxed);
-  if (idle >= kIdlePollsForNudge && std::has_single_bit(idle)) nudge_peers(idle);
+  if (idle >= kIdlePollsForNudge && std::has_single_bit(idle)) [[unlikely]]
+    nudge_peers(idle);
   // Whoever we wait for may be waiting for this core. With a core for everybody this returns at
   // once.
-  if (idle >= kIdlePollsForYield && idle % kPollsBetweenYields == 0) sched_yield();
+  if (idle >= kIdlePollsForYield && idle % kPollsBetweenYields == 0) [[unlikely]]
+    sched_yield();
 }
 
 // We wait for answers, and wait long. The peer's thread that polled a moment ago may do something
@@ -134,7 +137,7 @@ inline void Engine::rest_in_stream(Qp& qp) {
   if (posts != posts_seen_) {
     posts_seen_ = posts;
     finds_without_post_ = 0;
-  } else if (++finds_without_post_ >= kFindsForStream) {
+  } else if (++finds_without_post_ >= kFindsForStream) [[unlikely]] {
     qp.glance.rest_from_requests(kStreamRest);
   }
 }
@@ -142,12 +145,14 @@ inline void Engine::rest_in_stream(Qp& qp) {
 template <Engine::Patience patience>
 [[gnu::always_inline]] inline bool Engine::visit(Qp& qp) {
   // Somebody is at it right now: as good as found.
-  if (!take<patience>(qp.pair.lock())) return true;
+  if (!take<patience>(qp.pair.lock())) [[unlikely]]
+    return true;
   const std::lock_guard guard(qp.pair.lock(), std::adopt_lock);
   // Who answers each message is about to: no look yet at what may come behind it, since that is a
   // line of the peer's.
   const std::uint32_t most = finds_without_post_ < kFindsForMany ? 1 : kManyAtOnce;
-  if (const Now now(clock_now); patience == Patience::kNone && qp.receive_at_once(most, now)) {
+  if (const Now now(clock_now); patience == Patience::kNone && qp.receive_at_once(most, now))
+      [[likely]] {
     if (qp.wants_turn() && qp.turn(now)) [[unlikely]]
       ring_again(qp.number().index(), patience);
     rest_in_stream(qp);
@@ -161,8 +166,10 @@ template <Engine::Patience patience>
 
 template <Engine::Patience patience>
 Engine::Scanned Engine::scan() {
-  if (!is_scanning_.load(std::memory_order_relaxed)) return Scanned::kNothing;
-  if (!take<patience>(watched_lock_)) return Scanned::kNothing;
+  if (!is_scanning_.load(std::memory_order_relaxed)) [[unlikely]]
+    return Scanned::kNothing;
+  if (!take<patience>(watched_lock_)) [[unlikely]]
+    return Scanned::kNothing;
   const std::lock_guard guard(watched_lock_, std::adopt_lock);
   bool found = false;
   // Who has nothing else to look at waits for a peer that answers at once.
@@ -176,7 +183,7 @@ Engine::Scanned Engine::scan() {
     found |= visit<patience>(*qp);
     if (is_answered) return Scanned::kAll;
   }
-  if (links_.has_receivers()) {
+  if (links_.has_receivers()) [[unlikely]] {
     const QpTable::Reading reading(nic_.queue_pairs());
     const Links::Received received = links_.receive_datagrams();
     found |= received != Links::Received::kNone;
@@ -187,7 +194,9 @@ Engine::Scanned Engine::scan() {
 
 template <Engine::Patience patience>
 bool Engine::work() {
-  const bool answered = doorbell_->any_ready() && answer_bells(patience);
+  bool answered = false;
+  if (doorbell_->any_ready()) [[unlikely]]
+    answered = answer_bells(patience);
   const Scanned scanned = scan<patience>();
   if (scanned == Scanned::kAll) return true;
   bool found = scanned == Scanned::kSomething || answered;

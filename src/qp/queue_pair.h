@@ -130,9 +130,9 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   [[gnu::always_inline]] Result<void, PostError> post_receive(std::uint64_t wr_id,
                                                               std::span<const Sge> sges) {
     const bool has_own = own_receives_ && config_.xrc == Xrc::kNo;
-    if (!has_own || receive_state_.load(std::memory_order_acquire) == QpState::kReset)
+    if (!has_own || receive_state_.load(std::memory_order_acquire) == QpState::kReset) [[unlikely]]
       return refuse(PostError::kWrongState);
-    if (const auto error = own_receives_->post(wr_id, sges)) {
+    if (const auto error = own_receives_->post(wr_id, sges)) [[unlikely]] {
       return refuse(*error == queues::ReceiveQueue::PostError::kFull ? PostError::kFull
                                                                      : PostError::kTooManySges);
     }

@@ -11,7 +11,8 @@ namespace verbena::qp {
 [[gnu::always_inline]] inline queues::ReceiveQueue::Simple Responder::simple_receive(
     std::uint64_t length) const {
   const bool is_usual = receiving_ && !awaits_first_message() && !current_.has_receive;
-  if (!is_usual) return {};
+  if (!is_usual) [[unlikely]]
+    return {};
   const auto receive = config_.queue->oldest_simple();
   return receive && length <= receive.sge().length ? receive : queues::ReceiveQueue::Simple();
 }
@@ -20,7 +21,9 @@ namespace verbena::qp {
   if (bytes.empty()) return true;
   auto lease = config_.regions->lease(to.key, config_.receive_pd, to.address, bytes.size(),
                                       memory::kLocalWrite);
-  std::byte* const at = lease ? lease->in_one_piece() : nullptr;
+  if (!lease) [[unlikely]]
+    return false;
+  std::byte* const at = lease->in_one_piece();
   return at && memory::guarded_copy_inline(at, bytes.data(), bytes.size());
 }
 
@@ -36,7 +39,7 @@ namespace verbena::qp {
   const std::uint64_t wr_id = receive.wr_id();
   current_.in_progress = false;
   config_.queue->drop_oldest();
-  const auto completion = [&] {
+  const auto completion = [&]() __attribute__((always_inline)) {
     return queues::Completion{
         .wr_id = wr_id,
         .kind = queues::CompletionKind::kReceive,

@@ -100,7 +100,8 @@ class SendWindow {
     shown_ = config_.queue->posted();
     config_.queue->post();
     cursor_ = issued_ = offered_ = fetched_ = shown_ + 1;
-    if (config_.type != QpType::kRc) complete_upto(cursor_);
+    if (config_.type != QpType::kRc) [[unlikely]]
+      complete_upto(cursor_);
   }
   // Exactly this one was issued at once and nothing else is outstanding or posted: it is done.
   // False, and nothing has happened: answered() finds out.
@@ -110,6 +111,7 @@ class SendWindow {
     const bool is_only = mode_ == Mode::kRunning && done_ == op.value() && cursor_ == next &&
                          issued_ == next && config_.queue->posted() == next;
     if (!is_only || !entry.is_brief || entry.status != queues::Status::kSuccess || lost_)
+        [[unlikely]]
       return false;
     if (entry.is_signaled) push_done(entry);
     done_ = next;
@@ -239,11 +241,12 @@ class SendWindow {
 
   void push(const Entry& entry, queues::Status status, Reason reason);
   [[gnu::always_inline]] void push_done(const Entry& entry) {
-    const auto make = [&] {
+    const auto make = [&]() __attribute__((always_inline)) {
       return queues::Completion{
           .wr_id = entry.wr_id, .kind = entry.shape->completion, .qp = config_.qp};
     };
-    if (!config_.completions->push(make, false)) lost_ = true;
+    if (!config_.completions->push(make, false)) [[unlikely]]
+      lost_ = true;
   }
   void push_report(const Entry& entry, queues::Status status, Reason reason);
   [[gnu::cold]] void flush_rest();

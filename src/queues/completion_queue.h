@@ -145,9 +145,8 @@ class CompletionQueue {
   template <class Make>
     requires std::is_invocable_r_v<Completion, Make>
   [[nodiscard, gnu::always_inline]] bool push(const Make& make, bool solicited) {
-    if (is_push_locked_.load(std::memory_order_relaxed)) return push(make(), solicited);
     const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
-    if (tail == room_upto_) [[unlikely]]
+    if (is_push_locked_.load(std::memory_order_relaxed) || tail == room_upto_) [[unlikely]]
       return push(make(), solicited);
     new (place_of(tail)) Completion(make());
     tail_.store(tail + 1, std::memory_order_release);

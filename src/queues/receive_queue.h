@@ -66,10 +66,12 @@ class ReceiveQueue {
 
   enum class PostError : std::uint8_t { kFull, kTooManySges };
   std::optional<PostError> post(std::uint64_t wr_id, std::span<const Sge> sges) {
-    if (sges.size() > sge_max_) return PostError::kTooManySges;
+    if (sges.size() > sge_max_) [[unlikely]]
+      return PostError::kTooManySges;
     const std::lock_guard guard(lock_);
     const std::uint32_t posted = posted_.load(std::memory_order_relaxed);
-    if (posted - taken_.load(std::memory_order_acquire) == depth()) return PostError::kFull;
+    if (posted - taken_.load(std::memory_order_acquire) == depth()) [[unlikely]]
+      return PostError::kFull;
     Slot* slot = new (place_of(posted)) Slot{wr_id, sges.size()};
     if (sges.size() == 1) [[likely]] {
       // Word by word, as the program may have just stored them (verbs/post.cc).
@@ -106,9 +108,11 @@ class ReceiveQueue {
     Simple oldest;
     const std::uint32_t taken = taken_.load(std::memory_order_relaxed);
     if (takers_ != Takers::kOneAtATime || taken == posted_.load(std::memory_order_acquire))
+        [[unlikely]]
       return oldest;
     Slot* const slot = place_of(taken);
-    if (slot->sge_count == 1) oldest.slot_ = slot;
+    if (slot->sge_count == 1) [[likely]]
+      oldest.slot_ = slot;
     return oldest;
   }
   void drop_oldest() {

@@ -144,7 +144,8 @@ int poll_cq(ibv_cq* cq, int room, ibv_wc* to) noexcept {
     errno = EIO;
     return -1;
   }
-  if (room <= 0) return 0;
+  if (room <= 0) [[unlikely]]
+    return 0;
   return own(cq).nic->poll(static_cast<std::size_t>(room),
                            [&to](const Completion& completion) { show(completion, *to++); });
 }
