@@ -23,14 +23,18 @@ constexpr std::uint32_t kReachMax = 64 * 1024;  // by the system
 [[gnu::always_inline]] inline const std::byte* source_of(const qp::SmallRequest& request,
                                                          const qp::QpConfig& config) {
   const Sge& sge = request.sge;
-  if (sge.length == 0) return nullptr;
+  if (sge.length == 0) [[unlikely]]
+    return nullptr;
   if (request.flags & queues::kInline) {
     const bool fits = sge.length <= config.inline_max;
     return fits ? reinterpret_cast<const std::byte*>(sge.address) : nullptr;
   }
-  if (config.send_sge_max == 0) return nullptr;
+  if (config.send_sge_max == 0) [[unlikely]]
+    return nullptr;
   auto lease = config.regions->lease(sge.key, config.pd, sge.address, sge.length, 0);
-  return lease ? lease->in_one_piece() : nullptr;
+  if (!lease) [[unlikely]]
+    return nullptr;
+  return lease->in_one_piece();
 }
 
 // A completion queue that overran ends also what was done at once.
@@ -43,27 +47,28 @@ inline void end_what_overran(Qp& qp) {
 }  // namespace
 
 // What most messages are.
-[[gnu::always_inline]] inline bool Qp::send_tiny(const qp::SmallRequest& posted) {
-  // Read once and field by field: what is written meanwhile might change it, for all that the
-  // compiler knows.
-  const qp::SmallRequest request{.wr_id = posted.wr_id,
-                                 .opcode = queues::SendOpcode::kSend,
-                                 .flags = posted.flags,
-                                 .sge = {posted.sge.address, posted.sge.length, posted.sge.key}};
+[[gnu::always_inline]] inline bool Qp::send_tiny(std::uint64_t wr_id, std::uint8_t flags,
+                                                 Sge piece) {
+  // By value: what is written meanwhile might change it, for all that the compiler knows.
+  const qp::SmallRequest request{
+      .wr_id = wr_id, .opcode = queues::SendOpcode::kSend, .flags = flags, .sge = piece};
   constexpr std::uint8_t kKnown = queues::kSignaled | queues::kInline;
   qp::SendWindow& window = pair.window();
   const bool is_tiny = ring_ && pair.may_bypass_queue() &&
                        request.sge.length - 1 < local::kTinyMax && !(request.flags & ~kKnown) &&
                        window.is_open();
-  if (!is_tiny) return false;
+  if (!is_tiny) [[unlikely]]
+    return false;
   const std::byte* const from = source_of(request, pair.config());
-  if (!from) return false;
+  if (!from) [[unlikely]]
+    return false;
   const bool sent = ring_->send_tiny({.index = window.open_index(),
                                       .from = from,
                                       .length = request.sge.length,
                                       .is_first_out = window.oldest() == window.open_index(),
                                       .measures_pace = answer_pace.is_measuring()});
-  if (!sent) return false;
+  if (!sent) [[unlikely]]
+    return false;
   qp::QueuePair::fill(window.open_wqe(), request);
   window.issued_at_once();
   next_place_.store(ring_->next_place(), std::memory_order_relaxed);
@@ -81,7 +86,9 @@ bool Qp::post_at_once(const qp::SendRequest& request) {
                                .sge = request.sges.front(),
                                .remote_address = request.remote_address,
                                .remote_key = request.remote_key};
-  return (small.opcode == queues::SendOpcode::kSend && send_tiny(small)) || post_at_once(small);
+  return (small.opcode == queues::SendOpcode::kSend &&
+          send_tiny(small.wr_id, small.flags, small.sge)) ||
+         post_at_once(small);
 }
 
 bool Qp::post_at_once(const qp::SmallRequest& request) {
@@ -94,12 +101,15 @@ bool Qp::post_at_once(const qp::SmallRequest& request) {
 }
 
 bool Qp::receive_at_once(std::uint32_t most, const Now& now) {
-  if (!ring_) return false;
-  if (answer_pace.prepares()) ring_->prepare_to_send();
+  if (!ring_) [[unlikely]]
+    return false;
+  if (answer_pace.prepares()) [[unlikely]]
+    ring_->prepare_to_send();
   const bool is_tiny = most == 1 && ring_->take_tiny(pair.responder(), pair.window());
   const std::uint32_t taken =
       is_tiny ? 1 : ring_->take_small(pair.responder(), pair.window(), most, now);
-  if (taken == 0) return false;
+  if (taken == 0) [[unlikely]]
+    return false;
   answer_pace.came(taken, ring_->peer_measures_pace());
   ring_->ring_now_if_needed();
   awaits_answer.store(pair.window().has_outstanding(), std::memory_order_relaxed);
@@ -213,7 +223,8 @@ bool Qp::put_at_once(const qp::SmallRequest& request) {
                                          .is_solicited = (request.flags & queues::kSolicited) != 0,
                                          .is_first_out = window.oldest() == window.open_index(),
                                          .measures_pace = answer_pace.is_measuring()});
-  if (!sent) return false;
+  if (!sent) [[unlikely]]
+    return false;
   qp::QueuePair::fill(window.open_wqe(), request);
   window.issued_at_once();
   return true;
@@ -233,16 +244,25 @@ bool Qp::send_on_wire_at_once(const qp::SmallRequest& request) {
 void expect_write(const Qp& qp, std::uint64_t address) { qp.expect_write(address); }
 void expect_send(const Qp& qp) { qp.expect_send(); }
 
+bool post_tiny(Qp& qp, std::uint64_t wr_id, std::uint8_t flags, Sge piece) {
+  if (piece.length - 1 >= local::kTinyMax) return false;
+  qp.engine().note_post();
+  const std::lock_guard guard(qp.pair.lock());
+  if (!qp.send_tiny(wr_id, flags, piece)) [[unlikely]]
+    return false;
+  end_what_overran(qp);
+  return true;
+}
+
 bool post_small(Qp& qp, const qp::SmallRequest& request) {
   qp.engine().note_post();
   const std::lock_guard guard(qp.pair.lock());
   if (request.opcode == queues::SendOpcode::kSend) {
     qp.expect_send();
-    if (!qp.send_tiny(request) && !qp.post_at_once(request)) return false;
-  } else {
-    if (request.opcode == queues::SendOpcode::kWrite) qp.expect_write(request.remote_address);
-    if (!qp.post_at_once(request)) return false;
+  } else if (request.opcode == queues::SendOpcode::kWrite) {
+    qp.expect_write(request.remote_address);
   }
+  if (!qp.post_at_once(request)) return false;
   end_what_overran(qp);
   return true;
 }

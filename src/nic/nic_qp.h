@@ -59,7 +59,7 @@ class Qp final : qp::QpEvents {
   bool post_at_once(const qp::SendRequest& request);
   bool post_at_once(const qp::SmallRequest& request);
   // The same of a SEND, where it is what most messages are (local/ring_tiny.h). In at_once.cc only.
-  bool send_tiny(const qp::SmallRequest& request);
+  bool send_tiny(std::uint64_t wr_id, std::uint8_t flags, Sge piece);
   // The same of several, one after the other, of which the peer hears together.
   void begin_row();
   bool post_in_row(const qp::SmallRequest& request);
@@ -145,7 +145,8 @@ class Qp final : qp::QpEvents {
   // The same of a SEND: it will lie behind the last one.
   void expect_send() const {
     const std::byte* const place = next_place_.load(std::memory_order_relaxed);
-    if (place) prefetch_for_writing(place);
+    if (place) [[likely]]
+      prefetch_for_writing(place);
   }
 
   alignas(64) local::Glance glance;

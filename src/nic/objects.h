@@ -66,7 +66,11 @@ class Context {
   Nic& nic() { return *nic_.load(std::memory_order_relaxed); }
   // False in a child after fork, but for a context on which nothing was made: that one is the
   // child's own from its first use there on, so that daemon(3) after opening works. Two loads.
-  bool is_usable() { return guard_.load(std::memory_order_relaxed)->in_owner() || move_to_child(); }
+  bool is_usable() {
+    if (guard_.load(std::memory_order_relaxed)->in_owner()) [[likely]]
+      return true;
+    return move_to_child();
+  }
   // Something was made on it, or is gone again: counted by domains, completion queues, channels.
   void count_objects(int by) { objects_.fetch_add(by, std::memory_order_relaxed); }
   // From the interface, a few milliseconds ago at most: addresses change while a device is open.
@@ -331,7 +335,10 @@ Result<void, qp::PostError> post_send(Qp& qp, std::span<const qp::SendRequest> r
 // posted. A hint: it may be any address.
 void expect_write(const Qp& qp, std::uint64_t address);
 void expect_send(const Qp& qp);
-// The short way of one request. False: it is not for that, and nothing has happened.
+// The shortest way: of one SEND of a piece of memory, to be asked for first. False: it is not for
+// that, and nothing has happened.
+bool post_tiny(Qp& qp, std::uint64_t wr_id, std::uint8_t flags, Sge piece);
+// The short way of any other request; the same.
 bool post_small(Qp& qp, const qp::SmallRequest& request);
 // The same of several, one after the other, which start together when this ends. Nothing else may
 // be done with the queue pair meanwhile.

@@ -139,8 +139,9 @@ int post_batch(Qp& qp, ibv_send_wr*& next) {
   const bool is_send = opcode == SendOpcode::kSend;
   const bool is_small =
       from.num_sge == 1 && (is_send || opcode == SendOpcode::kWrite || opcode == SendOpcode::kRead);
-  if (!is_small || qp.is_datagram || qp.is_xrc || from.send_flags & IBV_SEND_IP_CSUM) return false;
-  // The earlier the better, and in a list nobody waits for one.
+  if (!is_small || qp.is_datagram || qp.is_xrc || from.send_flags & IBV_SEND_IP_CSUM) [[unlikely]]
+    return false;
+  // As in post_tiny(); in a list nobody waits for one.
   if (!from.next) {
     if (is_send) nic::expect_send(*qp.nic);
     if (opcode == SendOpcode::kWrite) nic::expect_write(*qp.nic, from.wr.rdma.remote_addr);
@@ -165,9 +166,11 @@ int post_batch(Qp& qp, ibv_send_wr*& next) {
 // all: others may want the queue pair, and the peer hears of them when this is done.
 void post_small(Qp& qp, ibv_send_wr*& next) {
   qp::SmallRequest request;
-  if (!translate_small(qp, *next, request)) return;
+  if (!translate_small(qp, *next, request)) [[unlikely]]
+    return;
   if (!next->next) {
-    if (nic::post_small(*qp.nic, request)) next = nullptr;
+    if (nic::post_small(*qp.nic, request)) [[likely]]
+      next = nullptr;
     return;
   }
   nic::PostsInRow posts(*qp.nic);
@@ -189,16 +192,41 @@ std::optional<SendOpcode> opcode_from(const ibv_wr_opcode& opcode) {
   return static_cast<SendOpcode>(number);
 }
 
-int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) noexcept {
+namespace {
+
+// What most messages are. False: nothing has happened.
+[[gnu::always_inline]] inline bool post_tiny(Qp& qp, const ibv_send_wr& from) {
+  if (qp.is_datagram || qp.is_xrc || from.send_flags & IBV_SEND_IP_CSUM) [[unlikely]]
+    return false;
+  nic::expect_send(*qp.nic);  // the earlier the better
+  const Sge& piece = sges_from(from.sg_list, 1).front();
+  return nic::post_tiny(*qp.nic, from.wr_id, flags_from(from.send_flags),
+                        {piece.address, piece.length, piece.key});
+}
+
+[[gnu::noinline]] int post_sends(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) {
   ibv_send_wr* next = first;
-  int error = is_inherited(qp) ? EIO : 0;
+  int error = 0;
+  if (is_inherited(qp)) [[unlikely]]
+    error = EIO;
   while (next && !error) {
     const ibv_send_wr* const before = next;
     post_small(own(qp), next);
-    if (next == before) error = post_batch(own(qp), next);
+    if (next == before) [[unlikely]]
+      error = post_batch(own(qp), next);
   }
   if (error && bad) *bad = next;
   return error;
+}
+
+}  // namespace
+
+int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) noexcept {
+  const bool is_one_send = first && !first->next && first->opcode == IBV_WR_SEND &&
+                           first->num_sge == 1 && !is_inherited(qp);
+  if (is_one_send && post_tiny(own(qp), *first)) [[likely]]
+    return 0;
+  return post_sends(qp, first, bad);
 }
 
 namespace {
@@ -218,7 +246,8 @@ namespace {
 // What most programs post comes first; a refused one is posted, and refused, once more.
 int post_receive(ibv_qp* qp, ibv_recv_wr* first, ibv_recv_wr** bad) noexcept {
   if (first && !first->next && first->num_sge == 1 && !qp->srq && !is_inherited(qp)) [[likely]] {
-    if (nic::post_receive(*own(qp).nic, first->wr_id, sges_from(first->sg_list, 1))) return 0;
+    if (nic::post_receive(*own(qp).nic, first->wr_id, sges_from(first->sg_list, 1))) [[likely]]
+      return 0;
   }
   return post_receives(qp, first, bad);
 }
