@@ -39,10 +39,16 @@ constexpr auto kOpcodes = [] {
   return table;
 }();
 
+// As a number: the program may have put anything there.
+inline unsigned raw_opcode(const ibv_wr_opcode& opcode) {
+  unsigned number = 0;
+  std::memcpy(&number, &opcode, sizeof number);
+  return number;
+}
+
 // Of ours, or kNotOurs.
 inline std::uint8_t opcode_number(const ibv_wr_opcode& opcode) {
-  unsigned number = 0;  // the program may have put anything there
-  std::memcpy(&number, &opcode, sizeof number);
+  const unsigned number = raw_opcode(opcode);
   return number < kOpcodes.size() ? kOpcodes[number] : kNotOurs;
 }
 
@@ -222,7 +228,7 @@ namespace {
 }  // namespace
 
 int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) noexcept {
-  const bool is_one_send = first && !first->next && first->opcode == IBV_WR_SEND &&
+  const bool is_one_send = first && !first->next && raw_opcode(first->opcode) == IBV_WR_SEND &&
                            first->num_sge == 1 && !is_inherited(qp);
   if (is_one_send && post_tiny(own(qp), *first)) [[likely]]
     return 0;
