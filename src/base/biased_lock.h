@@ -45,19 +45,12 @@ class BiasedLock {
   bool try_lock() noexcept { return lock_as_owner() || try_lock_for_all(); }
   void unlock() noexcept {
     if (is_owned_) [[likely]] {
-      inside_.store(0, std::memory_order_release);
+      unlock_as_owner();
     } else {
       unlock_for_all();
     }
   }
-  // The calling thread takes it by plain stores.
-  bool is_owner() const noexcept { return owner_.load(std::memory_order_relaxed) == self(); }
-
- private:
-  using Thread = const void*;
-  // One that begins after the owner has ended may be the same: then it is the owner.
-  static Thread self() noexcept { return __builtin_thread_pointer(); }
-
+  // Only where the calling thread is its owner; ends with unlock_as_owner().
   bool lock_as_owner() noexcept {
     if (!is_owner()) [[unlikely]]
       return false;
@@ -70,6 +63,15 @@ class BiasedLock {
     inside_.store(0, std::memory_order_release);
     return false;
   }
+  void unlock_as_owner() noexcept { inside_.store(0, std::memory_order_release); }
+  // The calling thread takes it by plain stores.
+  bool is_owner() const noexcept { return owner_.load(std::memory_order_relaxed) == self(); }
+
+ private:
+  using Thread = const void*;
+  // One that begins after the owner has ended may be the same: then it is the owner.
+  static Thread self() noexcept { return __builtin_thread_pointer(); }
+
   void lock_for_all() noexcept;
   bool try_lock_for_all() noexcept;
   void unlock_for_all() noexcept;

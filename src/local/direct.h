@@ -123,7 +123,7 @@ class Direct {
     std::uint64_t size = 0;     // of the mapped part, or else of the region
     std::byte* base = nullptr;  // where we map it
     std::uint64_t address = 0;  // of it in the peer, where nothing of the region can be mapped
-    bool still_holds() const {
+    [[gnu::always_inline]] bool still_holds() const {
       return identity_place->load(std::memory_order_acquire) == identity &&
              grant_place->load(std::memory_order_acquire) == grant;
     }

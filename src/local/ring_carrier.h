@@ -107,6 +107,8 @@ class RingCarrier final : public qp::Carrier {
   bool send_tiny(const RingRequester::Tiny& message);
   // Between these the peer sees what is sent at once together, and no bell is rung.
   void hold() { requester_.hold(); }
+  RowRoom row_room() const { return requester_.row_room(); }
+  void row_grew(std::uint32_t count) { requester_.row_grew(count); }
   void release() {
     requester_.release();
     ring_if_needed();

@@ -21,6 +21,13 @@
 
 namespace verbena::local {
 
+// Of a record that takes small SENDs of one length.
+struct RowRoom {
+  std::byte* at = nullptr;
+  std::uint32_t length = 0;  // bytes of each
+  std::uint32_t count = 0;
+};
+
 class RingRequester {
  public:
   explicit RingRequester(qp::QpType type) : type_(type) {}
@@ -59,6 +66,13 @@ class RingRequester {
   bool send_tiny(const Tiny& message, Acknowledged acknowledged);
   // As RingWriter: messages that are sent at once, one after the other.
   void hold() { requests_.hold(); }
+  // Where the last of them left room for others of its length, which may just be put there, one
+  // behind the other; row_grew() then says how many did, before anything else is asked of this.
+  RowRoom row_room() const;
+  void row_grew(std::uint32_t count) {
+    row_.count += count;
+    last_send_ = sending_ = qp::OpIndex(sending_.value() + count);
+  }
   void release() {
     end_row();
     requests_.release();

@@ -39,6 +39,13 @@ bool RingRequester::begin_row(const AtOnce& message, Acknowledged acknowledged) 
   return true;
 }
 
+RowRoom RingRequester::row_room() const {
+  if (!row_.record) return {};
+  return {.at = payload_of(row_.record) + std::size_t{row_.count} * row_.length,
+          .length = row_.length,
+          .count = kRowMost - row_.count};
+}
+
 // A single one is like any other.
 void RingRequester::end_row() {
   if (!row_.record) return;

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 // SENDs that lie together in one record (ring_requester_row.cc), taken one by one: any of them may
 // find no receive, and waits at the front with those behind it.
+#include <algorithm>
 #include <cstring>
 
 #include "local/ring_request.h"
@@ -46,9 +47,16 @@ std::optional<RingResponder::SmallTaken> RingResponder::take_small_of_row(
   if (!is_row(row) || !is_whole) return std::nullopt;
   if (row_taken_ == 0) requests_.fetch_row(record.head.extent);
   SmallTaken taken;
-  while (taken.messages != most && taken.messages != row.count - row_taken_) {
+  const std::uint32_t wanted = std::min(most, row.count - row_taken_);
+  while (taken.messages != wanted) {
     const std::uint32_t at = row_taken_ + taken.messages;
     const std::byte* const bytes = front + kUnit + std::size_t{at} * row.length;
+    const std::uint32_t alike = responder.receive_alike(bytes, row.length, wanted - taken.messages);
+    if (alike != 0) [[likely]] {
+      taken.messages += alike;
+      executed_ = record.index + at + alike;
+      continue;
+    }
     const auto receive = responder.put_small({bytes, row.length}, {});
     if (!receive) break;
     const auto done = responder.finish_small(receive, row.length, {});

@@ -50,7 +50,7 @@ class Small : public ::testing::TestWithParam<Ways> {
                                                            .measures_pace = measures_pace});
     if (!sent) return false;
     tiny_sent += is_tiny;
-    qp::QueuePair::fill(window.open_wqe(), request);
+    window.write_down(0, request.wr_id, request.flags, request.sge);
     window.issued_at_once();
     return true;
   }

@@ -134,6 +134,13 @@ class RegionLease {
       return entry_->address + offset_;
     return one_piece_of(*this);
   }
+  // The region that the range is a part of, where that is in one piece: for those who touch more of
+  // it in this access section, with the same rights.
+  struct Whole {
+    std::uint64_t iova = 0;
+    Extent memory;
+  };
+  Whole whole() const { return {entry_->iova, {entry_->address, entry_->length}}; }
 
  private:
   friend class RegionTable;

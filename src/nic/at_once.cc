@@ -37,13 +37,6 @@ constexpr std::uint32_t kReachMax = 64 * 1024;  // by the system
   return lease->in_one_piece();
 }
 
-// A completion queue that overran ends also what was done at once.
-inline void end_what_overran(Qp& qp) {
-  if (qp.pair.state() == qp::QpState::kError) [[unlikely]] {
-    if (qp.send(Now(clock_now))) qp.engine().want_turn(qp.number());
-  }
-}
-
 }  // namespace
 
 // What most messages are.
@@ -69,7 +62,7 @@ inline void end_what_overran(Qp& qp) {
                                       .measures_pace = answer_pace.is_measuring()});
   if (!sent) [[unlikely]]
     return false;
-  qp::QueuePair::fill(window.open_wqe(), request);
+  window.write_down(0, request.wr_id, request.flags, request.sge);
   window.issued_at_once();
   next_place_.store(ring_->next_place(), std::memory_order_relaxed);
   awaits_answer.store(window.has_outstanding(), std::memory_order_relaxed);
@@ -180,6 +173,10 @@ bool Qp::send_at_once(const qp::SmallRequest& request) {
   return true;
 }
 
+void Qp::end_after_overrun() {
+  if (send(Now(clock_now))) engine_->want_turn(number());
+}
+
 void Qp::begin_row() {
   if (ring_) ring_->hold();
   row_writes_by_ = nullptr;
@@ -225,7 +222,7 @@ bool Qp::put_at_once(const qp::SmallRequest& request) {
                                          .measures_pace = answer_pace.is_measuring()});
   if (!sent) [[unlikely]]
     return false;
-  qp::QueuePair::fill(window.open_wqe(), request);
+  window.write_down(0, request.wr_id, request.flags, request.sge);
   window.issued_at_once();
   return true;
 }
@@ -250,7 +247,7 @@ bool post_tiny(Qp& qp, std::uint64_t wr_id, std::uint8_t flags, Sge piece) {
   const std::lock_guard guard(qp.pair.lock());
   if (!qp.send_tiny(wr_id, flags, piece)) [[unlikely]]
     return false;
-  end_what_overran(qp);
+  qp.end_what_overran();
   return true;
 }
 
@@ -263,22 +260,8 @@ bool post_small(Qp& qp, const qp::SmallRequest& request) {
     qp.expect_write(request.remote_address);
   }
   if (!qp.post_at_once(request)) return false;
-  end_what_overran(qp);
+  qp.end_what_overran();
   return true;
 }
-
-PostsInRow::PostsInRow(Qp& qp) : qp_(qp) {
-  qp_.engine().note_post();
-  qp_.pair.lock().lock();
-  qp_.begin_row();
-}
-
-PostsInRow::~PostsInRow() {
-  qp_.end_row();
-  end_what_overran(qp_);
-  qp_.pair.lock().unlock();
-}
-
-bool PostsInRow::post(const qp::SmallRequest& request) { return qp_.post_in_row(request); }
 
 }  // namespace verbena::nic

@@ -64,6 +64,13 @@ class Qp final : qp::QpEvents {
   void begin_row();
   bool post_in_row(const qp::SmallRequest& request);
   void end_row();
+  // By what the last request of the row, a WRITE, was executed; null after any other.
+  local::Direct* row_writes_by() { return row_writes_by_; }
+  // A completion queue that overran ends also what was done at once.
+  void end_what_overran() {
+    if (pair.state() == qp::QpState::kError) [[unlikely]]
+      end_after_overrun();
+  }
   // Up to `most` small messages that have come, by the short way. False: turn() has to look.
   bool receive_at_once(std::uint32_t most, const Now& now);
   // After that: there is something to send or to take, or its end to tell of.
@@ -176,6 +183,7 @@ class Qp final : qp::QpEvents {
   bool send_at_once(const qp::SmallRequest& request);
   bool put_at_once(const qp::SmallRequest& request);
   bool send_on_wire_at_once(const qp::SmallRequest& request);
+  [[gnu::cold]] void end_after_overrun();
   void settle_relay();
   // qp_on_wire.cc
   bool turn_on_wire(const Now& now);

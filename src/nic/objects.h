@@ -66,10 +66,10 @@ class Context {
   Nic& nic() { return *nic_.load(std::memory_order_relaxed); }
   // False in a child after fork, but for a context on which nothing was made: that one is the
   // child's own from its first use there on, so that daemon(3) after opening works. Two loads.
-  bool is_usable() {
-    if (guard_.load(std::memory_order_relaxed)->in_owner()) [[likely]]
-      return true;
-    return move_to_child();
+  bool is_usable() { return is_surely_usable() || move_to_child(); }
+  // False also where is_usable() finds out.
+  [[gnu::always_inline]] bool is_surely_usable() const {
+    return guard_.load(std::memory_order_relaxed)->in_owner();
   }
   // Something was made on it, or is gone again: counted by domains, completion queues, channels.
   void count_objects(int by) { objects_.fetch_add(by, std::memory_order_relaxed); }
@@ -340,21 +340,10 @@ void expect_send(const Qp& qp);
 bool post_tiny(Qp& qp, std::uint64_t wr_id, std::uint8_t flags, Sge piece);
 // The short way of any other request; the same.
 bool post_small(Qp& qp, const qp::SmallRequest& request);
-// The same of several, one after the other, which start together when this ends. Nothing else may
-// be done with the queue pair meanwhile.
-class PostsInRow {
- public:
-  explicit PostsInRow(Qp& qp);
-  ~PostsInRow();
-  PostsInRow(const PostsInRow&) = delete;
-  PostsInRow& operator=(const PostsInRow&) = delete;
-  bool post(const qp::SmallRequest& request);
-
- private:
-  Qp& qp_;
-};
 // All of them or none.
 Result<void, qp::PostError> post_send_together(Qp& qp, std::span<const qp::SendRequest> requests);
 Result<void, qp::PostError> post_receive(Qp& qp, std::uint64_t wr_id, std::span<const Sge> sges);
+// The same of one piece of memory, to be asked for first. False: it takes the general way.
+bool post_one_receive(Qp& qp, std::uint64_t wr_id, Sge piece);
 
 }  // namespace verbena::nic

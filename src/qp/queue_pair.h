@@ -127,8 +127,7 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   Result<void, PostError> post_send(const SendRequest& request);
   // Not with the lock: a receive queue has its own. kWrongState in RESET, and with a shared receive
   // queue. In ERR the receive is flushed.
-  [[gnu::always_inline]] Result<void, PostError> post_receive(std::uint64_t wr_id,
-                                                              std::span<const Sge> sges) {
+  Result<void, PostError> post_receive(std::uint64_t wr_id, std::span<const Sge> sges) {
     const bool has_own = own_receives_ && config_.xrc == Xrc::kNo;
     if (!has_own || receive_state_.load(std::memory_order_acquire) == QpState::kReset) [[unlikely]]
       return refuse(PostError::kWrongState);
@@ -142,6 +141,16 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
     return {};
   }
 
+  // The same of most receives. False: nothing has happened, and post_receive() finds out.
+  [[gnu::always_inline]] bool post_one_receive(std::uint64_t wr_id, Sge sge) {
+    if (!own_receives_ || config_.xrc != Xrc::kNo) [[unlikely]]
+      return false;
+    return own_receives_->post_one(wr_id, sge, [this]() __attribute__((always_inline)) {
+      const QpState state = receive_state_.load(std::memory_order_relaxed);
+      return state != QpState::kReset && state != QpState::kError;
+    });
+  }
+
   SendWindow& window() { return window_; }
   const SendWindow& window() const { return window_; }
   Responder& responder() { return responder_; }
@@ -151,28 +160,6 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   void fail(QpEvent event);
   // Writes a work request as the queue holds it: into the stride of this queue pair's queue.
   void fill(queues::SendWqe& wqe, const SendRequest& request) const;
-  // The same of a SEND; not for XRC. Field by field: see verbs/post.cc.
-  [[gnu::always_inline]] static void fill(queues::SendWqe& wqe, const SmallRequest& request) {
-    const bool is_inline = request.flags & queues::kInline;
-    wqe.wr_id = request.wr_id;
-    wqe.opcode = static_cast<std::uint8_t>(queues::SendOpcode::kSend);
-    wqe.flags = request.flags;
-    wqe.sge_count = is_inline ? 0 : 1;
-    wqe.immediate = 0;
-    wqe.remote_address = 0;
-    wqe.remote_key = 0;
-    wqe.inline_length = is_inline ? request.sge.length : 0;
-    wqe.atomic = {0, 0};
-    if (is_inline) {
-      std::memcpy(queues::SendQueue::inline_room(wqe),
-                  reinterpret_cast<const void*>(request.sge.address), request.sge.length);
-      return;
-    }
-    Sge& sge = *queues::SendQueue::sge_room(wqe);
-    sge.address = request.sge.address;
-    sge.length = request.sge.length;
-    sge.key = request.sge.key;
-  }
 
  private:
   void window_failed(WindowFault fault) override;

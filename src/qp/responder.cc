@@ -195,6 +195,12 @@ bool Responder::place_pieces(std::uint64_t offset, const ConstPieces& pieces) {
       .has_value();
 }
 
+memory::RegionReach Responder::reach_of(const Sge& to, std::uint32_t length) const {
+  const auto lease =
+      config_.regions->lease(to.key, config_.receive_pd, to.address, length, memory::kLocalWrite);
+  return lease ? memory::RegionReach(to.key, *lease, length) : memory::RegionReach();
+}
+
 // Almost every message: a receive with one SGE that has room.
 Responder::Small Responder::receive_small(std::span<const std::byte> bytes,
                                           const Arrived& arrived) {

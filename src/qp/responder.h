@@ -12,6 +12,7 @@
 #include <span>
 
 #include "base/result.h"
+#include "memory/region_reach.h"
 #include "memory/region_table.h"
 #include "qp/operation.h"
 #include "qp/reason.h"
@@ -128,6 +129,9 @@ class Responder {
   queues::ReceiveQueue::Simple put_small(std::span<const std::byte> bytes, const Arrived& arrived);
   Small finish_small(queues::ReceiveQueue::Simple receive, std::size_t length,
                      const Arrived& arrived);
+  // The same of up to `most` messages of `length` bytes, not 0, that lie one behind the other, as
+  // far as nothing about them is unusual: how many were received.
+  std::uint32_t receive_alike(const std::byte* bytes, std::uint32_t length, std::uint32_t most);
 
   // A WRITE of `length` bytes begins: the whole range is checked. A length of 0 is not (9.7.4.1.2).
   // `has_immediate`: it is seen to be one with immediate, so that a receive fails with it.
@@ -216,7 +220,9 @@ class Responder {
   void leave_tagged();
   void receive_is_over();
 
+  bool takes_small() const;
   queues::ReceiveQueue::Simple simple_receive(std::uint64_t length) const;
+  memory::RegionReach reach_of(const Sge& to, std::uint32_t length) const;
   bool put(const Sge& to, std::span<const std::byte> bytes);
   bool take_receive();
   Result<void, Reason> set_domain(std::uint32_t shared_queue);

@@ -3,15 +3,20 @@
 // who have no time for calls; all others use Responder::receive_small().
 #pragma once
 
+#include <algorithm>
+
 #include "memory/guarded_word.h"
 #include "qp/responder.h"
 
 namespace verbena::qp {
 
+[[gnu::always_inline]] inline bool Responder::takes_small() const {
+  return receiving_ && !awaits_first_message() && !current_.has_receive;
+}
+
 [[gnu::always_inline]] inline queues::ReceiveQueue::Simple Responder::simple_receive(
     std::uint64_t length) const {
-  const bool is_usual = receiving_ && !awaits_first_message() && !current_.has_receive;
-  if (!is_usual) [[unlikely]]
+  if (!takes_small()) [[unlikely]]
     return {};
   const auto receive = config_.queue->oldest_simple();
   return receive && length <= receive.sge().length ? receive : queues::ReceiveQueue::Simple();
@@ -53,6 +58,42 @@ namespace verbena::qp {
     return Small::kDone;
   static_cast<void>(completion_lost());
   return Small::kLost;
+}
+
+[[gnu::always_inline]] inline std::uint32_t Responder::receive_alike(const std::byte* bytes,
+                                                                     std::uint32_t length,
+                                                                     std::uint32_t most) {
+  if (!takes_small()) [[unlikely]]
+    return 0;
+  queues::ReceiveQueue& queue = *config_.queue;
+  queues::CompletionQueue& completions = *config_.completions;
+  most = std::min({most, queue.waiting_alone(), completions.room_alone()});
+  memory::RegionReach reach;
+  std::uint32_t count = 0;
+  for (; count != most; ++count, bytes += length) {
+    const auto receive = queue.simple_at(count);
+    if (!receive || receive.sge().length < length) [[unlikely]]
+      break;
+    const Sge& to = receive.sge();
+    if (!reach.has(to.key, to.address)) [[unlikely]]
+      reach = reach_of(to, length);
+    const bool is_put = reach.has(to.key, to.address) &&
+                        memory::guarded_copy_inline(reach.at(to.address), bytes, length);
+    if (!is_put) [[unlikely]]
+      break;
+    completions.write_down(count, [&]() __attribute__((always_inline)) {
+      return queues::Completion{.wr_id = receive.wr_id(),
+                                .kind = queues::CompletionKind::kReceive,
+                                .byte_length = length,
+                                .qp = config_.qp};
+    });
+  }
+  if (count == 0) [[unlikely]]
+    return 0;
+  current_.in_progress = false;
+  queue.drop_oldest(count);
+  completions.push_written(count);
+  return count;
 }
 
 }  // namespace verbena::qp

@@ -40,6 +40,7 @@ SendWindow::SendWindow(const Config& config)
     : config_(config),
       mask_(ring_size(config) - 1),
       entries_(std::make_unique<Entry[]>(mask_ + 1)),
+      operations_(std::make_unique<Operation[]>(mask_ + 1)),
       snapshots_(std::make_unique_for_overwrite<std::byte[]>((mask_ + std::size_t{1}) *
                                                              config.queue->stride())),
       stride_(config.queue->stride()) {
@@ -66,11 +67,13 @@ bool SendWindow::fetch() {
   Entry& entry = at(fetched_);
   const bool is_sound = config_.queue->snapshot(fetched_, wqe_room(fetched_));
   const SendWqe& copy = wqe(fetched_);
-  describe(entry, copy, fetched_);
+  entry = entry_of(copy);
+  Operation& op = operation_at(fetched_);
+  op = operation_of(entry, copy, OpIndex(fetched_));
   if (!is_sound && entry.shape) {
     entry.status = Status::kLocalQpOperation;
     entry.reason = copy.flags & queues::kInline ? Reason::kInlineTooLong : Reason::kTooManySges;
-  } else if (const std::optional<LocalError> error = check(entry, copy)) {
+  } else if (const std::optional<LocalError> error = check(entry, op, copy)) {
     entry.status = error->status;
     entry.reason = error->reason;
   }
@@ -78,21 +81,25 @@ bool SendWindow::fetch() {
   return true;
 }
 
-void SendWindow::describe(Entry& entry, const SendWqe& wqe, std::uint32_t index) const {
-  entry = Entry{};
+SendWindow::Entry SendWindow::entry_of(const SendWqe& wqe) const {
+  Entry entry;
   entry.shape = shape_of(wqe.opcode);
   if (wqe.flags & queues::kInternal && entry.shape) [[unlikely]]
     entry.shape = entry.shape->kind == OpKind::kRead ? &kInternalRead : &kInternalSend;
   entry.wr_id = wqe.wr_id;
   entry.is_signaled = config_.signal_all || wqe.flags & queues::kSignaled;
   entry.is_fenced = wqe.flags & queues::kFence;
-  Operation& op = entry.op;
-  op.index = OpIndex(index);
+  return entry;
+}
+
+Operation SendWindow::operation_of(const Entry& entry, const SendWqe& wqe, OpIndex index) const {
+  Operation op;
+  op.index = index;
   op.is_solicited = wqe.flags & queues::kSolicited;
   op.immediate = wqe.immediate;
   op.remote_address = wqe.remote_address;
   op.remote_key = {wqe.remote_key};
-  if (!entry.shape) return;
+  if (!entry.shape) return op;
   if (config_.is_xrc) op.shared_queue = named_shared_queue(wqe);
   op.kind = entry.shape->kind;
   op.has_immediate = entry.shape->has_immediate;
@@ -107,10 +114,12 @@ void SendWindow::describe(Entry& entry, const SendWqe& wqe, std::uint32_t index)
     op.remote_qp = {wqe.datagram.qp};
     op.remote_qkey = wqe.datagram.qkey;
   }
+  return op;
 }
 
 // Everything that can be known here is checked before a byte of the operation is sent (10.7.3.1).
-std::optional<SendWindow::LocalError> SendWindow::check(Entry& entry, const SendWqe& wqe) const {
+std::optional<SendWindow::LocalError> SendWindow::check(const Entry& entry, Operation& op,
+                                                        const SendWqe& wqe) const {
   if (!entry.shape) return LocalError{Status::kLocalQpOperation, Reason::kUnknownOpcode};
   const OpcodeShape& shape = *entry.shape;
   const bool is_inline = wqe.flags & queues::kInline;
@@ -121,8 +130,8 @@ std::optional<SendWindow::LocalError> SendWindow::check(Entry& entry, const Send
 
   const std::uint64_t length = queues::SendQueue::payload_length(wqe);
   const bool is_flush = shape.kind == OpKind::kFlush;
-  entry.op.length = is_flush ? 0 : length;
-  if (length > kMessageMax || (is_flush && entry.op.flush.length > kMessageMax))
+  op.length = is_flush ? 0 : length;
+  if (length > kMessageMax || (is_flush && op.flush.length > kMessageMax))
     return LocalError{Status::kLocalLength, Reason::kMessageTooLong};
   const bool is_raw = config_.type == QpType::kRawPacket;
   if ((config_.type == QpType::kUd || is_raw) && length > config_.datagram_max)
@@ -132,7 +141,7 @@ std::optional<SendWindow::LocalError> SendWindow::check(Entry& entry, const Send
   const bool has_address = config_.type == QpType::kUd && wqe.datagram.pd != 0;
   if (has_address && wqe.datagram.pd != config_.pd.value)
     return LocalError{Status::kLocalQpOperation, Reason::kAddressHandleDomain};
-  if (is_flush && !entry.op.flush.global_visibility && !entry.op.flush.persistence)
+  if (is_flush && !op.flush.global_visibility && !op.flush.persistence)
     return LocalError{Status::kLocalQpOperation, Reason::kFlushToNowhere};
   const bool is_word = shape.atomic || shape.kind == OpKind::kAtomicWrite;
   if (is_word && length != sizeof(std::uint64_t))
@@ -176,7 +185,7 @@ const Operation* SendWindow::next(const Now& now) {
   if (entry.shape->reads && reads_out_ >= reads_out_max_) return nullptr;
   if (cursor_ == offered_) ++offered_;
   shown_ = cursor_;
-  return &entry.op;
+  return &operation_at(cursor_);
 }
 
 void SendWindow::issued(const Now&) {
@@ -340,16 +349,15 @@ void SendWindow::push_report(const Entry& entry, Status status, Reason reason) {
   completion.vendor_error = static_cast<std::uint32_t>(reason);
   completion.qp = config_.qp;
   if (status == Status::kSuccess && entry.shape->returns)
-    completion.byte_length = static_cast<std::uint32_t>(entry.op.length);
+    completion.byte_length = static_cast<std::uint32_t>(operation_at(done_).length);
   if (!config_.completions->push(completion, false)) lost_ = true;
 }
 
 void SendWindow::flush_rest() {
   for (; done_ != config_.queue->posted(); ++done_) {
-    Entry unfetched;
     const bool is_fetched = is_before(done_, fetched_);
-    if (!is_fetched) describe(unfetched, config_.queue->at(done_), done_);
-    push(is_fetched ? at(done_) : unfetched, Status::kFlushed, flush_reason_);
+    const Entry entry = is_fetched ? at(done_) : entry_of(config_.queue->at(done_));
+    push(entry, Status::kFlushed, flush_reason_);
   }
   cursor_ = issued_ = offered_ = fetched_ = done_;
   reads_out_ = 0;
@@ -376,7 +384,7 @@ bool SendWindow::has_work() const {
 
 const Operation* SendWindow::outstanding(OpIndex op) const {
   const Entry* entry = find(op);
-  return entry && is_before(op.value(), offered_) ? &entry->op : nullptr;
+  return entry && is_before(op.value(), offered_) ? &operation_at(op.value()) : nullptr;
 }
 
 std::optional<Instant> SendWindow::resume_at() const { return resume_at_; }

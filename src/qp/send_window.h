@@ -11,7 +11,9 @@
 // and no carrier sees them. So the indices that it sees may leave some out.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <optional>
 #include <span>
@@ -73,8 +75,12 @@ class SendWindow {
   }
   // A work request that was executed as it was posted, while the window was caught up.
   // `length`: of what a READ brought.
-  void done_at_once(std::uint64_t wr_id, queues::CompletionKind kind, bool is_signaled,
-                    std::uint32_t length = 0);
+  [[gnu::always_inline]] void done_at_once(std::uint64_t wr_id, queues::CompletionKind kind,
+                                           bool is_signaled, std::uint32_t length = 0) {
+    config_.queue->post_done();
+    done_ = cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();
+    if (is_signaled || config_.signal_all) push_at_once(wr_id, kind, length);
+  }
   // READs and atomics can be outstanding at all.
   bool may_read() const { return reads_out_max_ != 0; }
   // Everything posted is on its way or done, and one more could follow it at once.
@@ -83,23 +89,49 @@ class SendWindow {
     return mode_ == Mode::kRunning && cursor_ == posted && fetched_ == posted && !resume_at_ &&
            posted - done_ <= mask_ && config_.queue->used() < config_.queue->depth();
   }
-  // A work request that is sent as it is posted, while the window is open: fill in the WQE, send
-  // it under this index, then say so. A carrier may ask for its payload later as for any other.
+  // SENDs that are sent as they are posted, while the window is open: each is sent under the next
+  // index from this one on, and written down; then the window is told. A carrier may ask for their
+  // payload later as for any other.
   OpIndex open_index() const { return OpIndex(fetched_); }
-  queues::SendWqe& open_wqe() { return *new (wqe_room(fetched_).data()) queues::SendWqe; }
-  // Only for what needs no more checks than the caller made: no READ, no datagram.
-  [[gnu::always_inline]] void issued_at_once() {
-    Entry& entry = at(fetched_);
-    const queues::SendWqe& copy = wqe(fetched_);
-    entry.shape = shape_of(copy.opcode);
-    entry.wr_id = copy.wr_id;
+  // How many at most.
+  std::uint32_t open_room() const {
+    if (!is_open()) return 0;
+    const queues::SendQueue& queue = *config_.queue;
+    return std::min(mask_ + 1 - (queue.posted() - done_), queue.depth() - queue.used());
+  }
+  // The `nth` of them, from 0 on. Only what needs no more checks than the caller made: of one piece
+  // or inline, no fence, no datagram, not of XRC. Field by field: see verbs/post.cc.
+  [[gnu::always_inline]] void write_down(std::uint32_t nth, std::uint64_t wr_id, std::uint8_t flags,
+                                         Sge piece) {
+    const std::uint32_t index = fetched_ + nth;
+    const bool is_inline = flags & queues::kInline;
+    auto& wqe = *new (wqe_room(index).data()) queues::SendWqe;
+    wqe.wr_id = wr_id;
+    wqe.opcode = static_cast<std::uint8_t>(queues::SendOpcode::kSend);
+    wqe.flags = flags;
+    wqe.sge_count = is_inline ? 0 : 1;
+    wqe.inline_length = is_inline ? piece.length : 0;
+    if (is_inline) {
+      std::memcpy(queues::SendQueue::inline_room(wqe), reinterpret_cast<const void*>(piece.address),
+                  piece.length);
+    } else {
+      Sge& sge = *queues::SendQueue::sge_room(wqe);
+      sge.address = piece.address;
+      sge.length = piece.length;
+      sge.key = piece.key;
+    }
+    Entry& entry = at(index);
+    entry.wr_id = wr_id;
+    entry.shape = shape_of(static_cast<std::uint8_t>(queues::SendOpcode::kSend));
     entry.status = queues::Status::kSuccess;
-    entry.is_signaled = config_.signal_all || copy.flags & queues::kSignaled;
-    entry.is_executed = false;
+    entry.is_signaled = config_.signal_all || flags & queues::kSignaled;
+    entry.is_fenced = entry.is_executed = false;
     entry.is_brief = true;
-    shown_ = config_.queue->posted();
-    config_.queue->post();
-    cursor_ = issued_ = offered_ = fetched_ = shown_ + 1;
+  }
+  [[gnu::always_inline]] void issued_at_once(std::uint32_t count = 1) {
+    config_.queue->post(count);
+    cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();
+    shown_ = cursor_ - 1;
     if (config_.type != QpType::kRc) [[unlikely]]
       complete_upto(cursor_);
   }
@@ -192,8 +224,8 @@ class SendWindow {
 
  private:
   enum class Mode : std::uint8_t { kIdle, kRunning, kDraining, kFlushing };
+  // What is looked at of every operation; most are done before anybody asks for more.
   struct Entry {
-    Operation op;
     std::uint64_t wr_id = 0;
     const OpcodeShape* shape = nullptr;                // null: no such opcode
     queues::Status status = queues::Status::kSuccess;  // of a local error that waits for its turn
@@ -201,7 +233,7 @@ class SendWindow {
     bool is_signaled = false;
     bool is_fenced = false;
     bool is_executed = false;  // a local one
-    bool is_brief = false;     // `op` and is_fenced are written when somebody asks for them
+    bool is_brief = false;     // its Operation is written when somebody asks for it
   };
   struct LocalError {
     queues::Status status;
@@ -210,6 +242,7 @@ class SendWindow {
 
   Entry& at(std::uint32_t index) { return entries_[index & mask_]; }
   const Entry& at(std::uint32_t index) const { return entries_[index & mask_]; }
+  Operation& operation_at(std::uint32_t index) const { return operations_[index & mask_]; }
   std::span<std::byte> wqe_room(std::uint32_t index) {
     return {snapshots_.get() + (index & mask_) * stride_, stride_};
   }
@@ -227,11 +260,14 @@ class SendWindow {
   std::optional<memory::WindowRefusal> change_window(std::uint32_t index);
   // Writes what a brief entry has left out.
   void complete_description(std::uint32_t index) const;
-  void describe(Entry& entry, const queues::SendWqe& wqe, std::uint32_t index) const;
-  std::optional<LocalError> check(Entry& entry, const queues::SendWqe& wqe) const;
+  Entry entry_of(const queues::SendWqe& wqe) const;
+  Operation operation_of(const Entry& entry, const queues::SendWqe& wqe, OpIndex index) const;
+  std::optional<LocalError> check(const Entry& entry, Operation& op,
+                                  const queues::SendWqe& wqe) const;
   std::optional<LocalError> check_sges(const Entry& entry, const queues::SendWqe& wqe) const;
 
   // These may end in flush and a call of the owner; afterwards the mode tells.
+  void push_at_once(std::uint64_t wr_id, queues::CompletionKind kind, std::uint32_t length);
   void complete_upto(std::uint32_t end);
   void settle();
   [[gnu::cold]] void fail_oldest(queues::Status status, Reason reason);
@@ -262,6 +298,7 @@ class SendWindow {
   Reason flush_reason_ = Reason::kFlushedByModify;
   std::uint32_t mask_;
   std::unique_ptr<Entry[]> entries_;
+  std::unique_ptr<Operation[]> operations_;
   std::unique_ptr<std::byte[]> snapshots_;
   std::size_t stride_;
 

@@ -10,11 +10,8 @@ using queues::Completion;
 using queues::SendWqe;
 using queues::Status;
 
-void SendWindow::done_at_once(std::uint64_t wr_id, queues::CompletionKind kind, bool is_signaled,
+void SendWindow::push_at_once(std::uint64_t wr_id, queues::CompletionKind kind,
                               std::uint32_t length) {
-  config_.queue->post_done();
-  done_ = cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();
-  if (!is_signaled && !config_.signal_all) return;
   const auto make = [&] {
     return Completion{.wr_id = wr_id, .kind = kind, .byte_length = length, .qp = config_.qp};
   };
@@ -28,8 +25,12 @@ void SendWindow::complete_description(std::uint32_t index) const {
   if (!entry.is_brief) [[likely]]
     return;
   const SendWqe& copy = wqe(index);
-  describe(entry, copy, index);
-  entry.op.length = queues::SendQueue::payload_length(copy);
+  Operation op;
+  op.index = OpIndex(index);
+  op.is_solicited = copy.flags & queues::kSolicited;
+  op.length = queues::SendQueue::payload_length(copy);
+  operation_at(index) = op;
+  entry.is_brief = false;
 }
 
 }  // namespace verbena::qp

@@ -51,7 +51,7 @@ bool SendWindow::execute_local(const Now& now) {
   }
   if (cursor_ == offered_) ++offered_;
   if (refusal) {
-    const bool is_window = memory::WindowTable::is_key({entry.op.immediate});
+    const bool is_window = memory::WindowTable::is_key({operation_at(cursor_).immediate});
     const Reason reason = is_window ? window_reason(*refusal) : Reason::kInvalidateRefused;
     fail_locally(entry, Status::kWindowBind, reason);
     return false;

@@ -23,7 +23,7 @@ Result<void, memory::RegionRefusal> SendWindow::gather_pieces(OpIndex op, std::u
   if (!entry) return refuse(memory::RegionRefusal::kNoSuchKey);
   const SendWqe& wqe = this->wqe(op.value());
   const bool is_plain = !entry->shape->returns && !(wqe.flags & queues::kInline) && to.bytes != 0;
-  if (!is_plain || !is_inside(offset, to.total(), entry->op.length))
+  if (!is_plain || !is_inside(offset, to.total(), operation_at(op.value()).length))
     return refuse(memory::RegionRefusal::kOutOfRange);
   auto result =
       memory::gather_pieces(*config_.regions, config_.pd, queues::SendQueue::sges(wqe), offset, to);
@@ -35,7 +35,7 @@ Result<void, memory::RegionRefusal> SendWindow::gather(OpIndex op, std::uint64_t
                                                        std::span<std::byte> to) {
   Entry* entry = find(op);
   if (!entry) return refuse(memory::RegionRefusal::kNoSuchKey);
-  if (entry->shape->returns || !is_inside(offset, to.size(), entry->op.length))
+  if (entry->shape->returns || !is_inside(offset, to.size(), operation_at(op.value()).length))
     return refuse(memory::RegionRefusal::kOutOfRange);
   if (to.empty()) return {};
   const SendWqe& copy = wqe(op.value());
@@ -54,7 +54,7 @@ Result<void, memory::RegionRefusal> SendWindow::scatter(OpIndex op, std::uint64_
   Entry* entry = find(op);
   if (!entry) return refuse(memory::RegionRefusal::kNoSuchKey);
   if (!entry->shape->returns) return refuse(memory::RegionRefusal::kOutOfRange);
-  if (!is_inside(offset, from.size(), entry->op.length)) {
+  if (!is_inside(offset, from.size(), operation_at(op.value()).length)) {
     fail_locally(*entry, Status::kLocalLength, Reason::kAnswerLength);
     return refuse(memory::RegionRefusal::kOutOfRange);
   }
@@ -77,7 +77,7 @@ Result<std::size_t, memory::RegionRefusal> SendWindow::memory_of(OpIndex op, std
                                                                  std::span<memory::Extent> out) {
   Entry* entry = find(op);
   if (!entry || out.empty()) return refuse(memory::RegionRefusal::kNoSuchKey);
-  if (!is_inside(offset, length, entry->op.length))
+  if (!is_inside(offset, length, operation_at(op.value()).length))
     return refuse(memory::RegionRefusal::kOutOfRange);
   const SendWqe& copy = wqe(op.value());
   if (copy.flags & queues::kInline) {

@@ -152,6 +152,20 @@ class CompletionQueue {
     tail_.store(tail + 1, std::memory_order_release);
     return true;
   }
+  // The same in two steps, for several: so many can be pushed, the `nth` of them, from 0 on, and
+  // now they are.
+  std::uint32_t room_alone() const {
+    if (is_push_locked_.load(std::memory_order_relaxed)) [[unlikely]]
+      return 0;
+    return room_upto_ - tail_.load(std::memory_order_relaxed);
+  }
+  template <class Make>
+  [[gnu::always_inline]] void write_down(std::uint32_t nth, const Make& make) {
+    new (place_of(tail_.load(std::memory_order_relaxed) + nth)) Completion(make());
+  }
+  void push_written(std::uint32_t count) {
+    tail_.store(tail_.load(std::memory_order_relaxed) + count, std::memory_order_release);
+  }
   // From now on pushes may meet. The first caller returns before that is true: it waits until every
   // push that began before the call has ended, then lets others push.
   void expect_many_pushers() { is_push_locked_.store(true, std::memory_order_relaxed); }

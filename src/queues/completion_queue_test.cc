@@ -405,5 +405,24 @@ TEST(CompletionQueue, OnePusherAtATimeNeedsNoLockUntilThereAreMore) {
   EXPECT_TRUE(queue.empty());
 }
 
+TEST(CompletionQueue, SeveralAreWrittenAndThenPushed) {
+  CompletionQueue queue(8, nullptr, Pushers::kOneAtATime);
+  // The first one makes room for itself.
+  EXPECT_TRUE(queue.push(numbered(0), false));
+  while (queue.room_alone() < 3)
+    ASSERT_TRUE(queue.push(numbered(0), false));
+  drain(queue);
+  const std::uint32_t room = queue.room_alone();
+  EXPECT_LE(room, 8u);
+  for (std::uint32_t i = 0; i < 3; ++i)
+    queue.write_down(i, [&] { return numbered(10 + i); });
+  EXPECT_TRUE(queue.empty()) << "not pushed yet";
+  queue.push_written(2);
+  EXPECT_EQ(queue.room_alone(), room - 2);
+  EXPECT_EQ(drain(queue), (std::vector<std::uint64_t>{10, 11}));
+  queue.expect_many_pushers();
+  EXPECT_EQ(queue.room_alone(), 0u);
+}
+
 }  // namespace
 }  // namespace verbena::queues

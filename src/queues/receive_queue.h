@@ -73,17 +73,32 @@ class ReceiveQueue {
     if (posted - taken_.load(std::memory_order_acquire) == depth()) [[unlikely]]
       return PostError::kFull;
     Slot* slot = new (place_of(posted)) Slot{wr_id, sges.size()};
-    if (sges.size() == 1) [[likely]] {
-      // Word by word, as the program may have just stored them (verbs/post.cc).
-      Sge& to = *slot->sges();
-      to.address = sges.front().address;
-      to.length = sges.front().length;
-      to.key = sges.front().key;
-    } else {
-      std::copy(sges.begin(), sges.end(), slot->sges());
-    }
+    std::copy(sges.begin(), sges.end(), slot->sges());
     posted_.store(posted + 1, std::memory_order_release);
     return std::nullopt;
+  }
+  // The same of one SGE, by the thread that has posted all others, and without a call. `may`: asked
+  // with the lock. False: nothing has happened, and post() finds out.
+  template <class May>
+  [[gnu::always_inline]] bool post_one(std::uint64_t wr_id, Sge sge, const May& may) {
+    if (!lock_.lock_as_owner()) [[unlikely]]
+      return false;
+    const std::uint32_t posted = posted_.load(std::memory_order_relaxed);
+    const bool has_room =
+        sge_max_ != 0 && posted - taken_.load(std::memory_order_acquire) != depth() && may();
+    if (has_room) [[likely]] {
+      // Word by word, as the program may have just stored them (verbs/post.cc).
+      Slot* const slot = new (place_of(posted)) Slot;
+      slot->wr_id = wr_id;
+      slot->sge_count = 1;
+      Sge& to = *slot->sges();
+      to.address = sge.address;
+      to.length = sge.length;
+      to.key = sge.key;
+      posted_.store(posted + 1, std::memory_order_release);
+    }
+    lock_.unlock_as_owner();
+    return has_room;
   }
   // Every post that began before has ended, and what it posted can be taken.
   void wait_for_posts();
@@ -104,19 +119,22 @@ class ReceiveQueue {
     friend class ReceiveQueue;
     Slot* slot_ = nullptr;
   };
-  Simple oldest_simple() const {
-    Simple oldest;
-    const std::uint32_t taken = taken_.load(std::memory_order_relaxed);
-    if (takers_ != Takers::kOneAtATime || taken == posted_.load(std::memory_order_acquire))
-        [[unlikely]]
-      return oldest;
-    Slot* const slot = place_of(taken);
-    if (slot->sge_count == 1) [[likely]]
-      oldest.slot_ = slot;
-    return oldest;
+  Simple oldest_simple() const { return waiting_alone() == 0 ? Simple() : simple_at(0); }
+  // The same of those behind it: so many wait, and the `nth` of them, from 0 on.
+  std::uint32_t waiting_alone() const {
+    if (takers_ != Takers::kOneAtATime) [[unlikely]]
+      return 0;
+    return posted_.load(std::memory_order_acquire) - taken_.load(std::memory_order_relaxed);
   }
-  void drop_oldest() {
-    taken_.store(taken_.load(std::memory_order_relaxed) + 1, std::memory_order_release);
+  Simple simple_at(std::uint32_t nth) const {
+    Simple simple;
+    Slot* const slot = place_of(taken_.load(std::memory_order_relaxed) + nth);
+    if (slot->sge_count == 1) [[likely]]
+      simple.slot_ = slot;
+    return simple;
+  }
+  void drop_oldest(std::uint32_t count = 1) {
+    taken_.store(taken_.load(std::memory_order_relaxed) + count, std::memory_order_release);
   }
   std::uint32_t waiting() const {
     const std::uint32_t taken = taken_.load(std::memory_order_acquire);

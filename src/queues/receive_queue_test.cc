@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "base/far_fence.h"
 #include "base/random.h"
 #include "base/test_seed.h"
 
@@ -301,6 +302,63 @@ TEST(ReceiveQueue, OneTakerGetsWhatManyThreadsPost) {
   for (std::thread& thread : threads)
     thread.join();
   EXPECT_EQ(queue.waiting(), 0u);
+}
+
+TEST(ReceiveQueue, SeveralAreLookedAtBeforeTheyAreTaken) {
+  ReceiveQueue queue(4, 2, nullptr, Takers::kOneAtATime);
+  EXPECT_EQ(queue.waiting_alone(), 0u);
+  const Sge list[] = {room_at(10, 1), room_at(20, 2)};
+  for (std::uint64_t i = 0; i < 3; ++i)
+    EXPECT_EQ(queue.post(i, {list, i == 1 ? 2u : 1u}), std::nullopt);
+  ASSERT_EQ(queue.waiting_alone(), 3u);
+  EXPECT_EQ(queue.simple_at(0).wr_id(), 0u);
+  EXPECT_FALSE(queue.simple_at(1)) << "two SGEs";
+  ASSERT_TRUE(queue.simple_at(2));
+  EXPECT_EQ(queue.simple_at(2).wr_id(), 2u);
+  EXPECT_EQ(queue.simple_at(2).sge().address, 10u);
+  queue.drop_oldest(2);
+  EXPECT_EQ(queue.waiting_alone(), 1u);
+  EXPECT_EQ(queue.oldest_simple().wr_id(), 2u);
+  queue.drop_oldest();
+  EXPECT_FALSE(queue.oldest_simple());
+
+  ReceiveQueue shared(4, 1);
+  EXPECT_EQ(shared.post(1, {list, 1}), std::nullopt);
+  EXPECT_EQ(shared.waiting_alone(), 0u) << "others may take it at any time";
+}
+
+// Whoever has posted for a while by itself posts by the short way.
+TEST(ReceiveQueue, OneOfTheThreadThatPostsThemAll) {
+  join_near_fences();  // without them no lock has an owner
+  ReceiveQueue queue(4, 1, nullptr, Takers::kOneAtATime);
+  const Sge sge = room_at(10, 1);
+  bool may = true;
+  const auto may_now = [&] { return may; };
+  std::uint64_t next = 0;
+  const auto take_all = [&] {
+    for (; queue.waiting_alone() != 0; queue.drop_oldest())
+      EXPECT_EQ(queue.oldest_simple().wr_id(), next++);
+  };
+  std::uint64_t posted = 0;
+  for (; posted < 1000 && !queue.post_one(posted, sge, may_now); ++posted) {
+    ASSERT_EQ(queue.post(posted, {&sge, 1}), std::nullopt);
+    take_all();
+  }
+  if (posted == 1000) GTEST_SKIP() << "no near fences here, or thread sanitizer";
+  ++posted;
+  std::thread([&] {
+    EXPECT_FALSE(queue.post_one(posted, sge, may_now)) << "not the owner";
+  }).join();
+  may = false;
+  EXPECT_FALSE(queue.post_one(posted, sge, may_now));
+  may = true;
+  while (queue.waiting() < queue.depth())
+    ASSERT_TRUE(queue.post_one(posted++, sge, may_now));
+  EXPECT_FALSE(queue.post_one(posted, sge, may_now)) << "full";
+  take_all();
+  EXPECT_EQ(next, posted);
+  EXPECT_TRUE(queue.post_one(posted++, sge, may_now));
+  take_all();
 }
 
 }  // namespace

@@ -99,9 +99,10 @@ class SendQueue {
   std::uint32_t inline_max() const { return inline_max_; }
   std::size_t stride() const { return stride_; }
 
-  // Posting: the stride to fill next, or null when full. `post` makes it visible.
+  // Posting: the stride to fill next, or null when full. `post` makes it visible, or so many that
+  // nobody will look at.
   SendWqe* room();
-  void post() { ++posted_; }
+  void post(std::uint32_t count = 1) { posted_ += count; }
   // A work request that is done as soon as it is posted, on an empty queue: it takes no place.
   void post_done() {
     ++posted_;

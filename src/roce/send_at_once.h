@@ -23,7 +23,7 @@ inline bool send_at_once(Engine& engine, qp::QueuePair& pair, const qp::SmallReq
                                .payload = {payload, request.sge.length},
                                .is_solicited = (request.flags & queues::kSolicited) != 0};
   if (!engine.transmit_at_once(message, window)) return false;
-  qp::QueuePair::fill(window.open_wqe(), request);
+  window.write_down(0, request.wr_id, request.flags, request.sge);
   window.issued_at_once();
   engine.sent_at_once(message, now);
   return true;

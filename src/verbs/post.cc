@@ -4,6 +4,7 @@
 
 #include <cstring>
 
+#include "nic/posts_in_row.h"
 #include "verbs/border.h"
 #include "verbs/objects.h"
 
@@ -138,6 +139,11 @@ int post_batch(Qp& qp, ibv_send_wr*& next) {
   return is_good ? 0 : EINVAL;
 }
 
+[[gnu::always_inline]] inline bool is_plain(const ibv_send_wr& from, ibv_wr_opcode opcode) {
+  return raw_opcode(from.opcode) == opcode && from.num_sge == 1 &&
+         !(from.send_flags & IBV_SEND_IP_CSUM);
+}
+
 // What most programs post: one request with one piece of memory. False: it takes the general way.
 [[gnu::always_inline]] inline bool translate_small(const Qp& qp, const ibv_send_wr& from,
                                                    qp::SmallRequest& to) {
@@ -168,21 +174,37 @@ int post_batch(Qp& qp, ibv_send_wr*& next) {
   return true;
 }
 
+[[gnu::always_inline]] inline bool post_in_row(const Qp& qp, const ibv_send_wr& from,
+                                               nic::PostsInRow& posts) {
+  const Sge* const piece = sges_from(from.sg_list, 1).data();
+  if (is_plain(from, IBV_WR_SEND)) [[likely]] {
+    return posts.send(from.wr_id, flags_from(from.send_flags),
+                      {piece->address, piece->length, piece->key});
+  }
+  if (is_plain(from, IBV_WR_RDMA_WRITE)) [[likely]] {
+    return posts.write(from.wr_id, flags_from(from.send_flags),
+                       {piece->address, piece->length, piece->key}, from.wr.rdma.remote_addr,
+                       {from.wr.rdma.rkey});
+  }
+  qp::SmallRequest request;
+  return translate_small(qp, from, request) && posts.post(request);
+}
+
 // The first of a list, as far as they are small and can be done or sent at once. Of a long one not
 // all: others may want the queue pair, and the peer hears of them when this is done.
 void post_small(Qp& qp, ibv_send_wr*& next) {
-  qp::SmallRequest request;
-  if (!translate_small(qp, *next, request)) [[unlikely]]
-    return;
   if (!next->next) {
-    if (nic::post_small(*qp.nic, request)) [[likely]]
+    qp::SmallRequest request;
+    if (translate_small(qp, *next, request) && nic::post_small(*qp.nic, request)) [[likely]]
       next = nullptr;
     return;
   }
+  if (qp.is_datagram || qp.is_xrc) [[unlikely]]
+    return;
   nic::PostsInRow posts(*qp.nic);
-  for (std::size_t i = 0; i < kRow && posts.post(request); ++i) {
+  for (std::size_t i = 0; i < kRow && next; ++i) {
+    if (!post_in_row(qp, *next, posts)) return;
     next = next->next;
-    if (!next || !translate_small(qp, *next, request)) return;
   }
 }
 
@@ -202,7 +224,7 @@ namespace {
 
 // What most messages are. False: nothing has happened.
 [[gnu::always_inline]] inline bool post_tiny(Qp& qp, const ibv_send_wr& from) {
-  if (qp.is_datagram || qp.is_xrc || from.send_flags & IBV_SEND_IP_CSUM) [[unlikely]]
+  if (qp.is_datagram || qp.is_xrc) [[unlikely]]
     return false;
   nic::expect_send(*qp.nic);  // the earlier the better
   const Sge& piece = sges_from(from.sg_list, 1).front();
@@ -228,14 +250,21 @@ namespace {
 }  // namespace
 
 int post_send(ibv_qp* qp, ibv_send_wr* first, ibv_send_wr** bad) noexcept {
-  const bool is_one_send = first && !first->next && raw_opcode(first->opcode) == IBV_WR_SEND &&
-                           first->num_sge == 1 && !is_inherited(qp);
+  const bool is_one_send =
+      first && !first->next && is_plain(*first, IBV_WR_SEND) && !is_inherited(qp);
   if (is_one_send && post_tiny(own(qp), *first)) [[likely]]
     return 0;
   return post_sends(qp, first, bad);
 }
 
 namespace {
+
+[[gnu::always_inline]] inline bool post_one_receive(Qp& qp, const ibv_recv_wr& request) {
+  if (request.num_sge != 1) [[unlikely]]
+    return false;
+  const Sge& piece = sges_from(request.sg_list, 1).front();
+  return nic::post_one_receive(*qp.nic, request.wr_id, {piece.address, piece.length, piece.key});
+}
 
 [[gnu::noinline]] int post_receives(ibv_qp* qp, ibv_recv_wr* first, ibv_recv_wr** bad) {
   const bool is_refused = is_inherited(qp);
@@ -249,10 +278,10 @@ namespace {
 
 }  // namespace
 
-// What most programs post comes first; a refused one is posted, and refused, once more.
+// What most programs post comes first.
 int post_receive(ibv_qp* qp, ibv_recv_wr* first, ibv_recv_wr** bad) noexcept {
-  if (first && !first->next && first->num_sge == 1 && !qp->srq && !is_inherited(qp)) [[likely]] {
-    if (nic::post_receive(*own(qp).nic, first->wr_id, sges_from(first->sg_list, 1))) [[likely]]
+  if (first && !first->next && !qp->srq && own(qp->context).nic->is_surely_usable()) [[likely]] {
+    if (post_one_receive(own(qp), *first)) [[likely]]
       return 0;
   }
   return post_receives(qp, first, bad);
