@@ -189,16 +189,17 @@ def memcpy(size):
 
 def rate_step(program, ucx_test, what):
     """Messages of 8 bytes on one queue pair, with settings of perftest that a user may choose: as
-    it comes, and with lists of work requests (-l) in longer queues (-t). Not -I: perftest takes
-    inline data from the devices that it knows by name only."""
+    it comes, and with lists of work requests (-l, and of receives) in longer queues (-t). Not -I:
+    perftest takes inline data from the devices that it knows by name only."""
     kind = program.removeprefix("ib_").removesuffix("_bw")
+    lists = ("-l", 64, "-t", 512) + (("--recv_post_list=64",) if kind == "send" else ())
     return Step(
         f"{kind}-rate",
         f"{what} of 8 bytes on one queue pair",
         (
             rate(program, name=f"{kind}_rate", remark="as it comes"),
             rate(program, "-l", 16, name=f"{kind}_rate_l16", remark="-l 16"),
-            rate(program, "-l", 64, "-t", 512, name=f"{kind}_rate_l64", remark="-l 64 -t 512"),
+            rate(program, *lists, name=f"{kind}_rate_l64", remark=" ".join(map(str, lists))),
             ucx(ucx_test, 8, parsers.ucx_rate, "M/s", name=f"{ucx_test.split('_')[-2]}_rate"),
         ),
     )
