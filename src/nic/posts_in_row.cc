@@ -119,4 +119,15 @@ void PostsInRow::tell_of_placed() {
   alike_ = {};
 }
 
+ReceivesInRow::ReceivesInRow(Qp& qp) {
+  if (queues::ReceiveQueue* const queue = qp.pair.own_receives())
+    posts_.emplace(*queue, [&qp] { return qp.pair.may_post_receives(); });
+}
+
+ReceivesInRow::~ReceivesInRow() = default;
+
+bool ReceivesInRow::post(std::uint64_t wr_id, Sge piece) {
+  return posts_ && posts_->post(wr_id, piece);
+}
+
 }  // namespace verbena::nic

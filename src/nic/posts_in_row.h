@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
 
 #include "base/types.h"
 #include "local/direct.h"
@@ -50,6 +51,20 @@ class PostsInRow {
 
   Qp& qp_;
   Alike alike_;
+};
+
+// The same of receives with one piece of memory, where only one thread posts them.
+class ReceivesInRow {
+ public:
+  explicit ReceivesInRow(Qp& qp);
+  ~ReceivesInRow();
+  ReceivesInRow(const ReceivesInRow&) = delete;
+  ReceivesInRow& operator=(const ReceivesInRow&) = delete;
+  // False: post_receive() finds out, after this has ended.
+  bool post(std::uint64_t wr_id, Sge piece);
+
+ private:
+  std::optional<queues::ReceiveQueue::PostsAlone> posts_;
 };
 
 }  // namespace verbena::nic

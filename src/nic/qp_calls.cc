@@ -252,8 +252,6 @@ Result<void, qp::PostError> post_send_together(Qp& qp, std::span<const qp::SendR
 }
 
 Result<void, qp::PostError> post_receive(Qp& qp, std::uint64_t wr_id, std::span<const Sge> sges) {
-  if (sges.size() == 1 && qp.pair.post_one_receive(wr_id, sges.front())) [[likely]]
-    return {};
   return qp.pair.post_receive(wr_id, sges);
 }
 

@@ -141,14 +141,21 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
     return {};
   }
 
-  // The same of most receives. False: nothing has happened, and post_receive() finds out.
+  // Most receives are posted by ReceiveQueue::PostsAlone: into this one, while that holds. Null:
+  // only post_receive() will do.
+  queues::ReceiveQueue* own_receives() const {
+    return config_.xrc == Xrc::kNo ? own_receives_.get() : nullptr;
+  }
+  bool may_post_receives() const {
+    const QpState state = receive_state_.load(std::memory_order_relaxed);
+    return state != QpState::kReset && state != QpState::kError;
+  }
   [[gnu::always_inline]] bool post_one_receive(std::uint64_t wr_id, Sge sge) {
-    if (!own_receives_ || config_.xrc != Xrc::kNo) [[unlikely]]
+    queues::ReceiveQueue* const queue = own_receives();
+    if (!queue) [[unlikely]]
       return false;
-    return own_receives_->post_one(wr_id, sge, [this]() __attribute__((always_inline)) {
-      const QpState state = receive_state_.load(std::memory_order_relaxed);
-      return state != QpState::kReset && state != QpState::kError;
-    });
+    queues::ReceiveQueue::PostsAlone posts(*queue, [this] { return may_post_receives(); });
+    return posts.post(wr_id, sge);
   }
 
   SendWindow& window() { return window_; }

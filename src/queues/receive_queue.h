@@ -77,29 +77,50 @@ class ReceiveQueue {
     posted_.store(posted + 1, std::memory_order_release);
     return std::nullopt;
   }
-  // The same of one SGE, by the thread that has posted all others, and without a call. `may`: asked
-  // with the lock. False: nothing has happened, and post() finds out.
-  template <class May>
-  [[gnu::always_inline]] bool post_one(std::uint64_t wr_id, Sge sge, const May& may) {
-    if (!lock_.lock_as_owner()) [[unlikely]]
-      return false;
-    const std::uint32_t posted = posted_.load(std::memory_order_relaxed);
-    const bool has_room =
-        sge_max_ != 0 && posted - taken_.load(std::memory_order_acquire) != depth() && may();
-    if (has_room) [[likely]] {
+  // The same of those with one SGE, one after the other, by the thread that has posted all others.
+  // They can be taken when this ends.
+  class PostsAlone {
+   public:
+    // `may`: asked with the lock.
+    template <class May>
+    [[gnu::always_inline]] PostsAlone(ReceiveQueue& queue, const May& may) : queue_(queue) {
+      if (!queue.lock_.lock_as_owner()) [[unlikely]]
+        return;
+      is_locked_ = true;
+      posted_ = room_upto_ = queue.posted_.load(std::memory_order_relaxed);
+      if (queue.sge_max_ != 0 && may()) [[likely]]
+        room_upto_ = queue.taken_.load(std::memory_order_acquire) + queue.depth();
+    }
+    [[gnu::always_inline]] ~PostsAlone() {
+      if (!is_locked_) [[unlikely]]
+        return;
+      queue_.posted_.store(posted_, std::memory_order_release);
+      queue_.lock_.unlock_as_owner();
+    }
+    PostsAlone(const PostsAlone&) = delete;
+    PostsAlone& operator=(const PostsAlone&) = delete;
+    // False: nothing has happened, and post() finds out.
+    [[gnu::always_inline]] bool post(std::uint64_t wr_id, Sge sge) {
+      if (posted_ == room_upto_) [[unlikely]]
+        return false;
       // Word by word, as the program may have just stored them (verbs/post.cc).
-      Slot* const slot = new (place_of(posted)) Slot;
+      Slot* const slot = new (queue_.place_of(posted_)) Slot;
       slot->wr_id = wr_id;
       slot->sge_count = 1;
       Sge& to = *slot->sges();
       to.address = sge.address;
       to.length = sge.length;
       to.key = sge.key;
-      posted_.store(posted + 1, std::memory_order_release);
+      ++posted_;
+      return true;
     }
-    lock_.unlock_as_owner();
-    return has_room;
-  }
+
+   private:
+    ReceiveQueue& queue_;
+    bool is_locked_ = false;
+    std::uint32_t posted_ = 0;
+    std::uint32_t room_upto_ = 0;
+  };
   // Every post that began before has ended, and what it posted can be taken.
   void wait_for_posts();
   // False when there is none. Of `out.sges` only the first sge_count are written.

@@ -333,31 +333,41 @@ TEST(ReceiveQueue, OneOfTheThreadThatPostsThemAll) {
   ReceiveQueue queue(4, 1, nullptr, Takers::kOneAtATime);
   const Sge sge = room_at(10, 1);
   bool may = true;
-  const auto may_now = [&] { return may; };
+  const auto post_one = [&](std::uint64_t wr_id) {
+    ReceiveQueue::PostsAlone posts(queue, [&] { return may; });
+    return posts.post(wr_id, sge);
+  };
   std::uint64_t next = 0;
   const auto take_all = [&] {
     for (; queue.waiting_alone() != 0; queue.drop_oldest())
       EXPECT_EQ(queue.oldest_simple().wr_id(), next++);
   };
   std::uint64_t posted = 0;
-  for (; posted < 1000 && !queue.post_one(posted, sge, may_now); ++posted) {
+  for (; posted < 1000 && !post_one(posted); ++posted) {
     ASSERT_EQ(queue.post(posted, {&sge, 1}), std::nullopt);
     take_all();
   }
   if (posted == 1000) GTEST_SKIP() << "no near fences here, or thread sanitizer";
   ++posted;
-  std::thread([&] {
-    EXPECT_FALSE(queue.post_one(posted, sge, may_now)) << "not the owner";
-  }).join();
+  std::thread([&] { EXPECT_FALSE(post_one(posted)) << "not the owner"; }).join();
   may = false;
-  EXPECT_FALSE(queue.post_one(posted, sge, may_now));
+  EXPECT_FALSE(post_one(posted));
   may = true;
   while (queue.waiting() < queue.depth())
-    ASSERT_TRUE(queue.post_one(posted++, sge, may_now));
-  EXPECT_FALSE(queue.post_one(posted, sge, may_now)) << "full";
+    ASSERT_TRUE(post_one(posted++));
+  EXPECT_FALSE(post_one(posted)) << "full";
   take_all();
   EXPECT_EQ(next, posted);
-  EXPECT_TRUE(queue.post_one(posted++, sge, may_now));
+  {
+    ReceiveQueue::PostsAlone posts(queue, [] { return true; });
+    for (int i = 0; i < 4; ++i)
+      EXPECT_TRUE(posts.post(posted++, sge));
+    EXPECT_FALSE(posts.post(posted, sge)) << "full";
+    EXPECT_EQ(queue.waiting(), 0u) << "not yet";
+  }
+  EXPECT_EQ(queue.waiting(), 4u);
+  take_all();
+  EXPECT_TRUE(post_one(posted++));
   take_all();
 }
 

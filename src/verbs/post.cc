@@ -266,14 +266,34 @@ namespace {
   return nic::post_one_receive(*qp.nic, request.wr_id, {piece.address, piece.length, piece.key});
 }
 
+// The first of a list, as far as they are like most. As in post_small(), not all of a long one.
+void post_receive_row(Qp& qp, ibv_recv_wr*& next) {
+  nic::ReceivesInRow row(*qp.nic);
+  for (std::size_t i = 0; i < kRow && next && next->num_sge == 1; ++i) {
+    const Sge& piece = sges_from(next->sg_list, 1).front();
+    if (!row.post(next->wr_id, {piece.address, piece.length, piece.key})) return;
+    next = next->next;
+  }
+}
+
+int post_any_receive(Qp& qp, const ibv_recv_wr& request) {
+  if (request.num_sge < 0) return EINVAL;
+  const auto done = nic::post_receive(*qp.nic, request.wr_id, sges_of(request));
+  return done ? 0 : errno_of(done.error());
+}
+
 [[gnu::noinline]] int post_receives(ibv_qp* qp, ibv_recv_wr* first, ibv_recv_wr** bad) {
-  const bool is_refused = is_inherited(qp);
-  return post_each(first, bad, [&](const ibv_recv_wr& request) {
-    if (is_refused) return EIO;
-    if (qp->srq) return EINVAL;
-    const auto done = nic::post_receive(*own(qp).nic, request.wr_id, sges_of(request));
-    return done ? 0 : errno_of(done.error());
-  });
+  ibv_recv_wr* next = first;
+  int error = is_inherited(qp) ? EIO : qp->srq ? EINVAL : 0;
+  while (next && !error) {
+    const ibv_recv_wr* const before = next;
+    post_receive_row(own(qp), next);
+    if (next != before) continue;
+    error = post_any_receive(own(qp), *next);
+    if (!error) next = next->next;
+  }
+  if (error && bad) *bad = next;
+  return error;
 }
 
 }  // namespace
