@@ -30,6 +30,12 @@ constexpr bool is_before(std::uint32_t a, std::uint32_t b) {
   return static_cast<std::int32_t>(a - b) < 0;
 }
 
+template <class T>
+std::unique_ptr<std::byte[]> room_for(std::size_t count) {
+  static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= __STDCPP_DEFAULT_NEW_ALIGNMENT__);
+  return std::make_unique_for_overwrite<std::byte[]>(count * sizeof(T));
+}
+
 std::uint32_t ring_size(const SendWindow::Config& config) {
   return std::bit_ceil(std::max(1u, std::min(config.in_flight_max, config.queue->depth())));
 }
@@ -39,8 +45,8 @@ std::uint32_t ring_size(const SendWindow::Config& config) {
 SendWindow::SendWindow(const Config& config)
     : config_(config),
       mask_(ring_size(config) - 1),
-      entries_(std::make_unique<Entry[]>(mask_ + 1)),
-      operations_(std::make_unique<Operation[]>(mask_ + 1)),
+      entries_(room_for<Entry>(mask_ + std::size_t{1})),
+      operations_(room_for<Operation>(mask_ + std::size_t{1})),
       snapshots_(std::make_unique_for_overwrite<std::byte[]>((mask_ + std::size_t{1}) *
                                                              config.queue->stride())),
       stride_(config.queue->stride()) {
@@ -64,12 +70,12 @@ SendWindow::Entry* SendWindow::find(OpIndex op) {
 bool SendWindow::fetch() {
   if (mode_ != Mode::kRunning || fetched_ == config_.queue->posted()) return false;
   if (fetched_ - done_ > mask_) return false;
-  Entry& entry = at(fetched_);
+  Entry& entry = *new (&at(fetched_)) Entry;
   const bool is_sound = config_.queue->snapshot(fetched_, wqe_room(fetched_));
   const SendWqe& copy = wqe(fetched_);
   entry = entry_of(copy);
-  Operation& op = operation_at(fetched_);
-  op = operation_of(entry, copy, OpIndex(fetched_));
+  Operation& op =
+      *new (&operation_at(fetched_)) Operation(operation_of(entry, copy, OpIndex(fetched_)));
   if (!is_sound && entry.shape) {
     entry.status = Status::kLocalQpOperation;
     entry.reason = copy.flags & queues::kInline ? Reason::kInlineTooLong : Reason::kTooManySges;

@@ -60,9 +60,8 @@ class SendWindow {
     queues::CompletionQueue* completions = nullptr;
     memory::RegionTable* regions = nullptr;
     Owner* owner = nullptr;
-    // Operations fetched and not answered, where the queue is so deep. With more posted than that,
-    // none is sent as it is posted.
-    std::uint32_t in_flight_max = 1024;
+    // Operations fetched and not answered: at most all that the queue holds.
+    std::uint32_t in_flight_max = ~std::uint32_t{0};
     std::uint32_t datagram_max = 4096;  // the path MTU of datagrams: that of the port; raw packets:
                                         // the longest frame, with its header
   };
@@ -120,12 +119,10 @@ class SendWindow {
       sge.length = piece.length;
       sge.key = piece.key;
     }
-    Entry& entry = at(index);
+    Entry& entry = *new (&at(index)) Entry;
     entry.wr_id = wr_id;
     entry.shape = shape_of(static_cast<std::uint8_t>(queues::SendOpcode::kSend));
-    entry.status = queues::Status::kSuccess;
     entry.is_signaled = config_.signal_all || flags & queues::kSignaled;
-    entry.is_fenced = entry.is_executed = false;
     entry.is_brief = true;
   }
   [[gnu::always_inline]] void issued_at_once(std::uint32_t count = 1) {
@@ -240,9 +237,12 @@ class SendWindow {
     Reason reason;
   };
 
-  Entry& at(std::uint32_t index) { return entries_[index & mask_]; }
-  const Entry& at(std::uint32_t index) const { return entries_[index & mask_]; }
-  Operation& operation_at(std::uint32_t index) const { return operations_[index & mask_]; }
+  Entry& at(std::uint32_t index) const {
+    return reinterpret_cast<Entry*>(entries_.get())[index & mask_];
+  }
+  Operation& operation_at(std::uint32_t index) const {
+    return reinterpret_cast<Operation*>(operations_.get())[index & mask_];
+  }
   std::span<std::byte> wqe_room(std::uint32_t index) {
     return {snapshots_.get() + (index & mask_) * stride_, stride_};
   }
@@ -297,8 +297,9 @@ class SendWindow {
   Mode mode_ = Mode::kIdle;
   Reason flush_reason_ = Reason::kFlushedByModify;
   std::uint32_t mask_;
-  std::unique_ptr<Entry[]> entries_;
-  std::unique_ptr<Operation[]> operations_;
+  // Of what is fetched. Raw bytes: of a deep queue only as much is touched as is ever in flight.
+  std::unique_ptr<std::byte[]> entries_;
+  std::unique_ptr<std::byte[]> operations_;
   std::unique_ptr<std::byte[]> snapshots_;
   std::size_t stride_;
 

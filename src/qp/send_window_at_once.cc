@@ -21,7 +21,7 @@ void SendWindow::push_at_once(std::uint64_t wr_id, queues::CompletionKind kind,
 }
 
 void SendWindow::complete_description(std::uint32_t index) const {
-  Entry& entry = entries_[index & mask_];
+  Entry& entry = at(index);
   if (!entry.is_brief) [[likely]]
     return;
   const SendWqe& copy = wqe(index);
@@ -29,7 +29,7 @@ void SendWindow::complete_description(std::uint32_t index) const {
   op.index = OpIndex(index);
   op.is_solicited = copy.flags & queues::kSolicited;
   op.length = queues::SendQueue::payload_length(copy);
-  operation_at(index) = op;
+  new (&operation_at(index)) Operation(op);
   entry.is_brief = false;
 }
 
