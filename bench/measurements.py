@@ -192,7 +192,10 @@ def rate_step(program, ucx_test, what):
     it comes, and with lists of work requests (-l, and of receives) in longer queues (-t). Not -I:
     perftest takes inline data from the devices that it knows by name only."""
     kind = program.removeprefix("ib_").removesuffix("_bw")
-    lists = ("-l", 64, "-t", 512) + (("--recv_post_list=64",) if kind == "send" else ())
+    lists = ("-l", 64, "-t", 512)
+    if kind == "send":
+        # More receives than SENDs on their way: a list of them is posted when as many are used up.
+        lists += ("-r", 1024, "--recv_post_list=64")
     return Step(
         f"{kind}-rate",
         f"{what} of 8 bytes on one queue pair",
