@@ -297,7 +297,7 @@ struct Spoiled {
   ibv_wr_opcode opcode;
   ibv_wc_status status;
 };
-void PrintTo(const Spoiled& spoiled, std::ostream* os) { *os << spoiled.name; }
+std::ostream& operator<<(std::ostream& out, const Spoiled& spoiled) { return out << spoiled.name; }
 
 class OneBad : public PostList, public ::testing::WithParamInterface<Spoiled> {};
 
@@ -376,7 +376,7 @@ struct BadReceive {
   ibv_wc_status received;
   ibv_wc_status sent;
 };
-void PrintTo(const BadReceive& bad, std::ostream* os) { *os << bad.name; }
+std::ostream& operator<<(std::ostream& out, const BadReceive& bad) { return out << bad.name; }
 
 class OneBadReceive : public PostList, public ::testing::WithParamInterface<BadReceive> {};
 
