@@ -82,7 +82,7 @@ static_assert(units_for(kPieceMax) <= kRequestUnits / 4);
 inline constexpr std::uint32_t kInlineMax = 16;
 // From this length on payload is lent rather than copied into the ring, where the responder maps
 // the requester's memory: it is copied once. So much in one record.
-inline constexpr std::uint32_t kLentMin = 1024;
+inline constexpr std::uint32_t kLentMin = 512;
 inline constexpr std::uint32_t kLentMax = 256 * 1024;
 // So much of it is taken by the short way, which counts messages and not bytes.
 inline constexpr std::uint32_t kLentSmallMax = 16 * 1024;

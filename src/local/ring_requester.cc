@@ -76,6 +76,11 @@ bool RingRequester::issue(qp::SendWindow& window, const qp::Operation& op, qp::B
   return true;
 }
 
+// A longer one takes a while to copy, and may be lent the next time.
+constexpr std::uint32_t kCopiedAtOnceMax = 1024;
+// Of those that could be lent: the peer may be about to map their memory, or not be able to.
+constexpr std::uint32_t kCopiedUntilNamed = 64;
+
 bool RingRequester::send_at_once(const AtOnce& message, Acknowledged acknowledged) {
   const std::uint32_t length = message.source.length;
   if (sent_ != 0 || broken_) return false;
@@ -83,9 +88,12 @@ bool RingRequester::send_at_once(const AtOnce& message, Acknowledged acknowledge
     if (length <= kRowBytesMost && !message.is_solicited) return add_to_row(message, acknowledged);
     end_row();
   }
-  const bool lends = length >= kLentMin && own_ && type_ == qp::QpType::kRc &&
-                     message.source.key.value != 0 && is_borrowed(message.source.key);
-  if (length > (lends ? kLentMax : kLentMin)) return false;
+  const bool may_lend =
+      length >= kLentMin && own_ && type_ == qp::QpType::kRc && message.source.key.value != 0;
+  const bool lends = may_lend && is_borrowed(message.source.key);
+  // The general way names the source, and who hears of it may map it.
+  if (may_lend && !lends && copied_++ % kCopiedUntilNamed == 0) return false;
+  if (length > (lends ? kLentMax : kCopiedAtOnceMax)) return false;
   const std::uint32_t units = lends || length <= kInlineMax ? 1 : units_for(length);
   RequestRecord* const record = reserve(units, message, acknowledged);
   if (!record) return false;

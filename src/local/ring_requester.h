@@ -148,8 +148,9 @@ class RingRequester {
   const PublishedTables* own_ = nullptr;
   RingWriter requests_;
   RingReader responses_;
-  qp::OpIndex sending_;     // the operation on its way
-  std::uint64_t sent_ = 0;  // bytes of it
+  qp::OpIndex sending_;       // the operation on its way
+  std::uint64_t sent_ = 0;    // bytes of it
+  std::uint32_t copied_ = 0;  // messages that could have been lent; wraps
   std::optional<qp::OpIndex> last_send_;
   std::optional<qp::OpIndex> last_fetch_;  // a READ or an atomic
   // Of messages that are sent at once: the record that is being filled, and not published.
