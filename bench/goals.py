@@ -3,10 +3,10 @@
 of the step's measurements (measurements.py).
 
 A formula over a step is computed for each round, of figures that were measured side by side, and
-its median counts. A formula over sizes (step `bw-by-size-*`) is computed of the medians of all
-sizes whose two buffers fit, with room for something else, the largest cache that a core has for
-itself. The note to it has every fall that is too deep, and what memcpy does there: where it falls
-at least as deep, the machine does, and not Verbena: that fall does not count.
+its median counts. So it is with a formula over sizes (steps `bw-by-size-*`), for each step to a
+size whose two buffers fit, with room for something else, the largest cache that a core has for
+itself; the worst one counts. The note to it has every fall that is too deep, and what memcpy does
+there: where it falls at least as deep, the machine does, and not Verbena: that fall does not count.
 """
 
 import ast
@@ -98,11 +98,13 @@ def compute(formula, figures):
     return eval(compile(formula, "goal", "eval"), scope, dict(figures))
 
 
-def falls(series):
-    """(part of the bandwidth that is lost, from size, to size) for each step of the series, which
-    has (size, bandwidth) pairs. It is negative where bandwidth is gained."""
-    steps = zip(series, series[1:])
-    return [(1 - after / before, small, large) for (small, before), (large, after) in steps]
+def falls(results, name, sizes):
+    """For each size but the first: the parts of the bandwidth that are lost on the way to it from
+    the one before, by round. They are negative where bandwidth is gained."""
+    for small, large in zip(sizes, sizes[1:]):
+        figures = results[f"{SWEEP}{large}"]
+        pairs = zip(figures[f"{name}_{small}"], figures[f"{name}_{large}"])
+        yield small, large, [1 - after / before for before, after in pairs]
 
 
 def judge(results, failures, cache):
@@ -144,19 +146,17 @@ def judge_sweep(goal, results, failures, cache):
     if not set(inside) <= set(sizes):
         return None  # only some of the sizes were wanted
     (name,) = names(goal.formula)
-    copied = {large: fall for fall, _, large in falls(medians(results, "memcpy", inside))}
-    seen = falls(medians(results, name, inside))
-    deep = [
-        f"{small:,} to {large:,} bytes {0 - fall:+.0%} (memcpy {0 - copied[large]:+.0%})"
-        for fall, small, large in seen
-        if fall > goal.bound
-    ]
+    copied = {
+        large: statistics.median(rounds) for _, large, rounds in falls(results, "memcpy", inside)
+    }
+    deep, worst = [], [0.0]
+    for small, large, rounds in falls(results, name, inside):
+        fall = statistics.median(rounds)
+        if fall > goal.bound:
+            deep.append(
+                f"{small:,} to {large:,} bytes {0 - fall:+.0%} (memcpy {0 - copied[large]:+.0%})"
+            )
+        if fall > copied[large] and fall > statistics.median(worst):
+            worst = rounds
     note = "; ".join([f"sizes up to {inside[-1]:,}", *deep])
-    value = max([0.0, *(fall for fall, _, large in seen if fall > copied[large])])
-    return Outcome(goal, value, value, value, note)
-
-
-def medians(results, name, sizes):
-    return [
-        (size, statistics.median(results[f"{SWEEP}{size}"][f"{name}_{size}"])) for size in sizes
-    ]
+    return Outcome(goal, statistics.median(worst), min(worst), max(worst), note)

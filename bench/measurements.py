@@ -362,15 +362,17 @@ def steps():
 
 
 def by_size():
-    for size in SIZES:
+    # Each size beside the one before it: what a machine gives away changes from minute to minute.
+    for before, size in zip((None, *SIZES), SIZES):
+        pair = (before, size) if before else (size,)
         yield Step(
             f"bw-by-size-{size}",
             f"bandwidth, {bytes_text(size)}",
             (
-                bandwidth("ib_write_bw", size),
-                bandwidth("ib_read_bw", size),
-                bandwidth("ib_send_bw", size),
-                memcpy(size),
+                *(bandwidth("ib_write_bw", each) for each in pair),
+                *(bandwidth("ib_read_bw", each) for each in pair),
+                *(bandwidth("ib_send_bw", each) for each in pair),
+                *(memcpy(each) for each in pair),
             ),
         )
     for size in SIZES:
