@@ -219,6 +219,14 @@ def run_pair(command, variables, seconds):
                 program.kill()
 
 
+def knows_no_time(output):
+    """Whether perftest says that it did not find the rate of the processor's clock, for which it
+    fits a line through a few readings: on a busy machine they do not lie on one. Its transfers are
+    as good, but its speeds are 0, infinite or not a number.
+    """
+    return re.search(r"^Correlation coefficient r\^2: \S+ < ", output, re.MULTILINE) is not None
+
+
 def told(client, server):
     return f"-- client:\n{client.output()}\n-- server:\n{server.output()}"
 

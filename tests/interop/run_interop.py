@@ -140,7 +140,8 @@ def check_pingpong(client, server):
 def check_perftest(client, _):
     # Size and iterations; what is slow and small rounds to 0 in some of the columns behind them.
     rows = [line.split() for line in client.splitlines() if re.match(r"\s*\d+\s+\d+\s", line)]
-    if not rows or not all(any(float(number) > 0 for number in row[2:]) for row in rows):
+    fast = all(any(float(number) > 0 for number in row[2:]) for row in rows)
+    if not rows or not (fast or library.knows_no_time(client)):
         raise library.Failure("no result\n" + client)
 
 
