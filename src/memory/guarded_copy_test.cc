@@ -79,7 +79,7 @@ TEST_P(GuardedCopy, CopiesLongOnes) {
   const TestPages to(80);
   for (std::byte& b : from.bytes())
     b = static_cast<std::byte>(random.next() >> 13);
-  for (const std::size_t near : {1024u, 2048u, 4096u, 32768u, 65536u, 262144u}) {
+  for (const std::size_t near : {1024u, 2048u, 4096u, 24576u, 32768u, 65536u, 262144u}) {
     for (int round = 0; round < 20; ++round) {
       const std::size_t length = near - 20 + random.below(40);
       const std::size_t to_offset = random.below(kPage);
