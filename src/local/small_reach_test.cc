@@ -20,6 +20,7 @@
 
 #include "base/ticks.h"
 #include "local/test_initiator.h"
+#include "memory/fault_guard.h"
 
 namespace verbena::local {
 namespace {
@@ -81,6 +82,7 @@ TEST_F(RevocablePieceTest, MovesNothingWhenItIsMadeLonger) {
 }
 
 TEST_F(RevocablePieceTest, BytesThatCannotBeReadAreNotThere) {
+  memory::install_fault_guard();
   void* const gone = mmap(nullptr, 4096, PROT_NONE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
   EXPECT_EQ(piece.fill(static_cast<std::byte*>(gone), 8), nullptr);
   munmap(gone, 4096);
