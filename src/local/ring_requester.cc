@@ -78,9 +78,6 @@ bool RingRequester::issue(qp::SendWindow& window, const qp::Operation& op, qp::B
 
 // A longer one takes a while to copy, and may be lent the next time.
 constexpr std::uint32_t kCopiedAtOnceMax = 1024;
-// Of those that could be lent: the peer may be about to map their memory, or not be able to.
-constexpr std::uint32_t kCopiedUntilNamed = 64;
-
 bool RingRequester::send_at_once(const AtOnce& message, Acknowledged acknowledged) {
   const std::uint32_t length = message.source.length;
   if (sent_ != 0 || broken_) return false;
@@ -91,8 +88,9 @@ bool RingRequester::send_at_once(const AtOnce& message, Acknowledged acknowledge
   const bool may_lend =
       length >= kLentMin && own_ && type_ == qp::QpType::kRc && message.source.key.value != 0;
   const bool lends = may_lend && is_borrowed(message.source.key);
-  // The general way names the source, and who hears of it may map it.
-  if (may_lend && !lends && copied_++ % kCopiedUntilNamed == 0) return false;
+  // The general way names the source, and who hears of it may map it. This may be asked more than
+  // once about a message.
+  if (may_lend && !lends && unnamed_ >= kUnnamedMost) return false;
   if (length > (lends ? kLentMax : kCopiedAtOnceMax)) return false;
   const std::uint32_t units = lends || length <= kInlineMax ? 1 : units_for(length);
   RequestRecord* const record = reserve(units, message, acknowledged);
@@ -106,6 +104,7 @@ bool RingRequester::send_at_once(const AtOnce& message, Acknowledged acknowledge
     std::byte* room = length <= kInlineMax ? record->inline_payload
                                            : reinterpret_cast<std::byte*>(record) + kUnit;
     if (!memory::guarded_copy(room, message.from, length)) return false;
+    unnamed_ += may_lend;
   }
   last_send_ = sending_ = message.index;
   publish(units, qp::OpKind::kSend, flags);
@@ -202,6 +201,7 @@ RingRequester::Sent RingRequester::send_payload(qp::SendWindow& window, const qp
     if (lends || (has_source && piece > kInlineMax)) {
       record->source = {source.address + sent_, source.key.value, 0};
       flags |= lends ? kNamesSource | kLent : kNamesSource;
+      unnamed_ = 0;
     }
     if (!lends && piece != 0) {
       std::byte* room = piece <= kInlineMax ? record->inline_payload

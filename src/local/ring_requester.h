@@ -34,7 +34,10 @@ class RingRequester {
 
   void attach(Conduit conduit);
   // Where we publish our own regions: the responder may take payload from there.
-  void lend(const PublishedTables* own) { own_ = own; }
+  void lend(const PublishedTables* own) {
+    own_ = own;
+    unnamed_ = kUnnamedMost;
+  }
   bool is_attached() const { return static_cast<bool>(conduit_); }
   // The peer's queue pair left, or its process broke the rules.
   bool is_closed() const;
@@ -148,9 +151,12 @@ class RingRequester {
   const PublishedTables* own_ = nullptr;
   RingWriter requests_;
   RingReader responses_;
-  qp::OpIndex sending_;       // the operation on its way
-  std::uint64_t sent_ = 0;    // bytes of it
-  std::uint32_t copied_ = 0;  // messages that could have been lent; wraps
+  qp::OpIndex sending_;     // the operation on its way
+  std::uint64_t sent_ = 0;  // bytes of it
+  // Messages that could have been lent, since one has named its source: the peer may be about to
+  // map their memory, or not be able to.
+  static constexpr std::uint32_t kUnnamedMost = 64;
+  std::uint32_t unnamed_ = kUnnamedMost;
   std::optional<qp::OpIndex> last_send_;
   std::optional<qp::OpIndex> last_fetch_;  // a READ or an atomic
   // Of messages that are sent at once: the record that is being filled, and not published.
