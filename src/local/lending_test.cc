@@ -2,7 +2,12 @@
 // A sender whose memory the peer may map: when it names it, and from when on it lends.
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
 #include <cstring>
+#include <span>
+#include <utility>
+#include <vector>
 
 #include "local/test_pair.h"
 #include "local/test_target.h"
@@ -10,7 +15,6 @@
 namespace verbena::local {
 namespace {
 
-constexpr std::uint32_t kShortest = kLentMin;
 constexpr std::uint32_t kMessages = 300;
 // How many messages may pass until one names its source, and the next one after it has to lend.
 constexpr std::uint32_t kPatience = 70;
@@ -39,8 +43,8 @@ class Lending : public ::testing::Test {
     exchange(8);
     generally = 0;
   }
-  // At once where that is possible, which is asked twice, as for a request of a list that is tried
-  // as a small one first.
+  // At once where that is possible, which is asked twice, as the verbs do: first as for one of a
+  // list of small ones.
   void send(std::uint32_t length) {
     const Sge piece{lender.address(), length, a_key};
     qp::SendWindow& window = a.pair.window();
@@ -62,8 +66,8 @@ class Lending : public ::testing::Test {
                     .has_value());
     a.turn(now);
   }
-  // Sends a message, and whether the taker had it from the sender's memory: that has changed
-  // before it looked. (A program would wait for the completion.)
+  // Whether the taker had a message from the sender's memory, which has changed before it looked.
+  // (A program would wait for the completion.)
   bool exchange(std::uint32_t length) {
     const Sge place{reinterpret_cast<std::uint64_t>(room.data()), length, b_key};
     EXPECT_TRUE(b.pair.post_receive(5, {&place, 1}).has_value());
@@ -91,7 +95,7 @@ class Lending : public ::testing::Test {
 
 class LendingOf : public Lending, public ::testing::WithParamInterface<std::uint32_t> {};
 
-INSTANTIATE_TEST_SUITE_P(, LendingOf, ::testing::Values(kShortest, 1000, 1024, 1025, 4096));
+INSTANTIATE_TEST_SUITE_P(, LendingOf, ::testing::Values(kLentMin, 1000, 1024, 1025, 4096));
 
 TEST_P(LendingOf, BeginsWhenThePeerHasMappedTheMemory) {
   EXPECT_FALSE(exchange(GetParam()));
@@ -121,7 +125,7 @@ TEST_P(LendingOf, NamesShortOnesNowAndThenOnly) {
 TEST_F(Lending, ShorterOnesAreNeverNamed) {
   of_a.map_now(a_key, lender.files);
   for (std::uint32_t i = 0; i < kMessages; ++i)
-    ASSERT_FALSE(exchange(kShortest - 1));
+    ASSERT_FALSE(exchange(kLentMin - 1));
   EXPECT_EQ(generally, 0u);
 }
 
