@@ -84,8 +84,6 @@ inline constexpr std::uint32_t kInlineMax = 16;
 // the requester's memory: it is copied once. So much in one record.
 inline constexpr std::uint32_t kLentMin = 512;
 inline constexpr std::uint32_t kLentMax = 256 * 1024;
-// So much of it is taken by the short way, which counts messages and not bytes.
-inline constexpr std::uint32_t kLentSmallMax = 16 * 1024;
 
 // So many SENDs are one record at most, of so many bytes each.
 inline constexpr std::uint32_t kRowMost = 32;

@@ -236,6 +236,12 @@ class RingReader {
   bool is_within_lap(std::uint32_t units) const {
     return units != 0 && units <= units_ - (position_ & (units_ - 1));
   }
+  // A record begins so many units behind the next one. The writer can make us believe it.
+  bool has_record_behind(std::uint32_t units) const {
+    const std::uint32_t position = position_ + units;
+    const auto& tag = reinterpret_cast<const RecordHead*>(at(position))->tag;
+    return tag.load(std::memory_order_acquire) == tag_of(position);
+  }
   // The next record or filler as it lies there, or null.
   const std::byte* front() const { return has_record() ? next_ : nullptr; }
   // When a filler is next, and the record behind it is there: that one is next. Else nothing

@@ -178,8 +178,9 @@ std::uint32_t RingCarrier::take_small(qp::Responder& responder, qp::SendWindow& 
                                       std::uint32_t most, const Now& now) {
   std::uint32_t taken = 0;
   std::size_t bytes = 0;
+  std::size_t last = 0;
   bool is_said = false;
-  while (taken != most && bytes < RingResponder::kAcknowledgedAtOnce) {
+  while (taken != most && !responder_.must_tell(bytes, last)) {
     const std::byte* const small = responder_.next_small();
     if (!small) break;
     const Acknowledged said = RingResponder::said_with(small);
@@ -188,7 +189,8 @@ std::uint32_t RingCarrier::take_small(qp::Responder& responder, qp::SendWindow& 
     const auto some = responder_.take_small(small, most - taken, responder);
     if (!some) break;
     taken += some->messages;
-    bytes += some->bytes;
+    last = some->bytes;
+    bytes += last;
   }
   if (taken == 0) return 0;
   responder_.small_were_taken();

@@ -35,7 +35,7 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
   if (!conduit_ || broken_) return false;
   bool stalled = !send_refusal() || (relaying_ && !take_relayed(responder, budget));
   const bool has_replies = is_relaying() && budget.spent();
-  std::size_t unsaid = 0;
+  std::size_t untold = 0;
   while (!stalled && !broken_ && !budget.spent() && responder.is_receiving()) {
     if (reading_ && !continue_read(responder, budget)) {
       stalled = !budget.spent();
@@ -66,10 +66,10 @@ bool RingResponder::serve(qp::Responder& responder, qp::Budget& budget) {
     }
     budget.take(request.record.piece_length);
     is_row ? consume_of_row(row, 1) : requests_.consume(units);
-    unsaid += request.record.piece_length;
-    if (unsaid >= kAcknowledgedAtOnce) {
+    untold += request.record.piece_length;
+    if (must_tell(untold, request.record.piece_length)) {
       acknowledge();
-      unsaid = 0;
+      untold = 0;
     }
   }
   stalled_ = stalled;

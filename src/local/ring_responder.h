@@ -4,6 +4,7 @@
 // requester made some.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <deque>
@@ -36,9 +37,19 @@ class RingResponder {
   // requester.
   bool serve(qp::Responder& responder, qp::Budget& budget);
   // To copy so much takes much longer than to tell of it: who waits learns at once, not when all
-  // that came behind is done too.
+  // that came behind is done too. While as much again lies there to be copied, there is time until
+  // so much is done.
   static constexpr std::size_t kAcknowledgedAtOnce = 64 * 1024;
-  // The short way of what comes most: a SEND in one piece, of a few pages, while nothing else is
+  static constexpr std::size_t kAcknowledgedLatest = 4 * kAcknowledgedAtOnce;
+  // `untold`: bytes that were copied, `last`: of the last message.
+  bool must_tell(std::size_t untold, std::size_t last) const {
+    if (untold < kAcknowledgedAtOnce) [[likely]]
+      return false;
+    const std::size_t as_many_behind = kAcknowledgedAtOnce / std::max<std::size_t>(last, 1);
+    return untold >= kAcknowledgedLatest ||
+           !requests_.has_record_behind(static_cast<std::uint32_t>(as_many_behind));
+  }
+  // The short way of what comes most: a SEND in one piece while nothing else is
   // under way. The next request where it may be one, else null; what it says has been executed is
   // to be told of first. Then it is taken, or `most` of those in its record; none: serve() has to
   // look. And after the last of several the peer is told.

@@ -40,7 +40,7 @@ std::optional<RingResponder::SmallTaken> RingResponder::take_small(const std::by
   const std::uint32_t units = requests_.fetch_row(static_cast<std::uint16_t>(head));
   const std::uint32_t length = read(offsetof(RequestRecord, piece_length));
   const std::uint32_t named = head >> 24 & kNamed;
-  const std::size_t room = named ? kLentSmallMax : units == 1 ? kInlineMax : (units - 1) * kUnit;
+  const std::size_t room = named ? kLentMax : units == 1 ? kInlineMax : (units - 1) * kUnit;
   const bool is_small = (head & ~(kMayHave << 24) & ~0xffffu) == kWholeSend && length <= room &&
                         length == read(offsetof(RequestRecord, total_length)) &&
                         read(offsetof(RequestRecord, offset)) == 0 &&
