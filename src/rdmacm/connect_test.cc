@@ -277,6 +277,42 @@ TEST_F(Connections, EventsMoveWithTheirId) {
   listener.reset();
 }
 
+// How many events wait: what its descriptor counts.
+int count_waiting(int fd) {
+  std::ifstream said("/proc/self/fdinfo/" + std::to_string(fd));
+  for (std::string word; said >> word;) {
+    if (word == "eventfd-count:")
+      return said >> std::hex >> word ? std::stoi(word, nullptr, 16) : -1;
+  }
+  return -1;
+}
+
+// The client gives up before its request is fetched: that is told of the id that the request
+// brings, and never before it, wherever the listener has gone.
+TEST_F(Connections, NothingIsToldOfAnIdBeforeItsRequest) {
+  const OwnChannel third(rdma_create_event_channel());
+  for (rdma_event_channel* const to : {third.get(), server_channel.get()}) {
+    prepare(loopback());
+    rdma_conn_param asks = parameters(0x111);
+    ASSERT_EQ(error_of(rdma_connect(client.get(), &asks)), 0);
+    wait_until_readable(server_channel->fd);
+    client.reset();
+    for (int i = 0; count_waiting(server_channel->fd) < 2; ++i) {
+      ASSERT_LT(i, 2000) << "the client's end is not told";
+      usleep(10'000);
+    }
+    ASSERT_EQ(error_of(rdma_migrate_id(listener.get(), to)), 0);
+    Told request = expect(to, RDMA_CM_EVENT_CONNECT_REQUEST);
+    const OwnId server(request->id);
+    EXPECT_EQ(expect(to, RDMA_CM_EVENT_REJECTED)->id, server.get());
+    if (to == third.get()) {
+      EXPECT_EQ(count_waiting(server_channel->fd), 0);
+    }
+    request.reset();
+    listener.reset();
+  }
+}
+
 // Whoever destroys an id knows that nobody holds an event of it any more.
 TEST_F(Connections, DestroyingWaitsForWhatWasFetched) {
   prepare(loopback());

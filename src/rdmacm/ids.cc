@@ -2,8 +2,10 @@
 // Event channels, ids, events: what is made and goes (rdma_create_id(3) and its neighbours).
 #include "rdmacm/ids.h"
 
+#include <algorithm>
 #include <memory>
 #include <utility>
+#include <vector>
 
 #include "base/futex.h"
 #include "base/log.h"
@@ -114,11 +116,18 @@ int migrate_id(Id& id, rdma_event_channel* channel) {
     id.channel = to;
     id.is_sync = channel == nullptr;
     static_cast<void>(own.release());
-    for (auto& event : from.withdraw([&](const Event& each) { return each.counted == &id; })) {
-      // A request that was not fetched belongs where its listener is.
-      if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) event->id->channel = to;
+    // A request that was not fetched belongs where its listener is, and what it was told since goes
+    // behind it.
+    std::vector<rdma_cm_id*> asked;
+    for (auto& event : from.withdraw([&](const Event& each) {
+           const bool is_own = each.counted == &id;
+           if (is_own && each.event == RDMA_CM_EVENT_CONNECT_REQUEST) asked.push_back(each.id);
+           return is_own || std::ranges::find(asked, each.id) != asked.end();
+         })) {
       to->push(std::move(event));
     }
+    for (rdma_cm_id* const each : asked)
+      each->channel = to;
   }
   // As with the kernel's: nobody else waits on the former channel for this id any more.
   wait_until_acknowledged(id);
