@@ -49,10 +49,10 @@ class RingResponder {
     return untold >= kAcknowledgedLatest ||
            !requests_.has_record_behind(static_cast<std::uint32_t>(as_many_behind));
   }
-  // The short way of what comes most: a SEND in one piece while nothing else is
-  // under way. The next request where it may be one, else null; what it says has been executed is
-  // to be told of first. Then it is taken, or `most` of those in its record; none: serve() has to
-  // look. And after the last of several the peer is told.
+  // The short way of what comes most: a SEND in one piece while nothing else is under way. The next
+  // request where it may be one, else null; what it says has been executed is to be told of first.
+  // Then it is taken, or `most` of those in its record; none: serve() has to look. And after the
+  // last of several the peer is told.
   const std::byte* next_small();
   static Acknowledged said_with(const std::byte* small) {
     constexpr std::size_t kAt = offsetof(RequestRecord, acknowledged);
