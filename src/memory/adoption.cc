@@ -3,8 +3,11 @@
 
 #include <unistd.h>
 
+#include <new>
+
 #include "base/log.h"
 #include "memory/adoption_table.h"
+#include "memory/raw_calls.h"
 
 namespace verbena::memory {
 namespace {
@@ -17,6 +20,13 @@ PageRun pages_inside(std::byte* address, std::size_t length) {
   const std::uintptr_t first = (begin + page - 1) / page * page;
   if (begin + length < begin || first < begin || end <= first) return {};
   return {.begin = reinterpret_cast<std::byte*>(first), .length = end - first};
+}
+
+// Not on the heap: that is memory of the program, which may register it, and what moves a page must
+// not need it meanwhile.
+AdoptionTable* new_table(const AdoptionOptions& options) {
+  std::byte* const at = raw::map_private(sizeof(AdoptionTable));
+  return at == raw::failed() ? nullptr : new (at) AdoptionTable(options);
 }
 
 }  // namespace
@@ -46,18 +56,24 @@ const char* to_string(AdoptRefusal refusal) {
   return "?";
 }
 
-Adoption::Adoption(AdoptionOptions options) : table_(std::make_unique<AdoptionTable>(options)) {}
+void AdoptionTableEnd::operator()(AdoptionTable* table) const {
+  table->~AdoptionTable();
+  raw::unmap(reinterpret_cast<std::byte*>(table), sizeof(AdoptionTable));
+}
+
+Adoption::Adoption(AdoptionOptions options) : table_(new_table(options)) {}
 
 Adoption::~Adoption() {
   // Somebody else's descriptors, or a fork's copy: the memory stays as it is, and is still copied
   // for forked children.
-  if (!table_->is_ours()) static_cast<void>(table_.release());
+  if (table_ && !table_->is_ours()) static_cast<void>(table_.release());
 }
 
 Result<Adopted, AdoptRefusal> Adoption::adopt(std::byte* address, std::size_t length,
                                               bool peers_may_write, const void* stack) {
   const PageRun body = pages_inside(address, length);
   if (body.length == 0) return refuse(AdoptRefusal::kNoWholePage);
+  if (!table_) return refuse(AdoptRefusal::kAddressSpace);
   const ArenaKind kind = peers_may_write ? ArenaKind::kPeersWrite : ArenaKind::kPeersRead;
   auto adopted = table_->adopt(body, kind, static_cast<const std::byte*>(stack));
   if (!adopted) {
@@ -66,36 +82,43 @@ Result<Adopted, AdoptRefusal> Adoption::adopt(std::byte* address, std::size_t le
   return adopted;
 }
 
-void Adoption::release(AdoptedId id) { table_->release(id); }
+void Adoption::release(AdoptedId id) {
+  if (table_) table_->release(id);
+}
 
 Result<std::byte*, AdoptRefusal> Adoption::allocate(std::size_t length) {
+  if (!table_) return refuse(AdoptRefusal::kAddressSpace);
   return table_->allocate(length);
 }
 
-bool Adoption::free(std::byte* address) { return table_->free(address); }
+bool Adoption::free(std::byte* address) { return table_ && table_->free(address); }
 
-std::size_t Adoption::expel() { return table_->expel(); }
+std::size_t Adoption::expel() { return table_ ? table_->expel() : 0; }
 
 bool Adoption::undo_range(const std::byte* address, std::size_t length) {
-  return table_->undo_range(address, length);
+  return !table_ || table_->undo_range(address, length);
 }
 
 bool Adoption::overlaps(const std::byte* address, std::size_t length) const {
-  return table_->overlaps(address, length);
+  return table_ && table_->overlaps(address, length);
 }
 
 bool Adoption::give_back(std::byte* address, std::size_t length) {
-  return table_->give_back(address, length);
+  return !table_ || table_->give_back(address, length);
 }
 
-int Adoption::descriptor(ArenaKind kind) const { return table_->descriptor(kind); }
+int Adoption::descriptor(ArenaKind kind) const { return table_ ? table_->descriptor(kind) : -1; }
 
-std::uint32_t Adoption::generation() const { return table_->generation(); }
+std::uint32_t Adoption::generation() const { return table_ ? table_->generation() : 1; }
 
-bool Adoption::needs_single_thread() const { return table_->needs_single_thread(); }
+bool Adoption::needs_single_thread() const { return !table_ || table_->needs_single_thread(); }
 
-AdoptionCounters Adoption::counters() const { return table_->counters(); }
+AdoptionCounters Adoption::counters() const {
+  return table_ ? table_->counters() : AdoptionCounters{};
+}
 
-void Adoption::close() { table_->close(); }
+void Adoption::close() {
+  if (table_) table_->close();
+}
 
 }  // namespace verbena::memory

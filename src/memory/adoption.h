@@ -32,7 +32,7 @@
 // One object a process. All calls but `overlaps` and `give_back` come from one thread, whose
 // descriptor table holds the descriptors: the control thread. Nothing is allocated on the heap
 // while memory is on the move, and no lock of others is taken: a thread that holds the heap's lock
-// may be waiting for us.
+// may be waiting for us. Nor is anything read that lies there: it may be what moves.
 //
 // The thread that asks for a registration waits for the answer with its signals blocked: where the
 // kernel cannot hold others (needs_single_thread), a handler would be the one writer that we cannot
@@ -99,6 +99,7 @@ struct AdoptionLimits {
   // program keeps.)
   std::size_t populate_bytes_max = std::size_t{64} << 10;
   std::size_t allocated_bytes_max = std::size_t{256} << 20;  // counts apart from what is adopted
+  std::uint64_t places_max = Arena::kPlacesMax;              // of a file
 };
 
 // What the owner of the regions is told, on the thread of the calls, with no lock held.
@@ -142,6 +143,9 @@ struct AdoptionCounters {
 };
 
 class AdoptionTable;
+struct AdoptionTableEnd {
+  void operator()(AdoptionTable* table) const;
+};
 
 class Adoption {
  public:
@@ -198,7 +202,7 @@ class Adoption {
   void close();
 
  private:
-  std::unique_ptr<AdoptionTable> table_;
+  std::unique_ptr<AdoptionTable, AdoptionTableEnd> table_;  // null: there was no memory for it
 };
 
 }  // namespace verbena::memory

@@ -25,15 +25,12 @@ Result<std::byte*, AdoptRefusal> AdoptionTable::allocate(std::size_t length) {
   AdoptedRange* const range = free_place();
   if (!range) return refuse(AdoptRefusal::kTooMany);
   if (const auto checked = check_process(length); !checked) return refuse(checked.error());
-  const auto arena = current_arena(ArenaKind::kPeersWrite);
-  if (!arena) return refuse(arena.error());
-  const auto place = arenas_[*arena]->take_place();
-  if (!place) return refuse(AdoptRefusal::kTooMany);
-  range->arena = *arena;
-  range->offset = *place;
+  if (const auto taken = take_place(ArenaKind::kPeersWrite, *range); !taken) {
+    return refuse(taken.error());
+  }
   const auto mapped = map_allocated(*range, length);
   if (!mapped) {
-    arenas_[*arena]->clear_place(*place);
+    arenas_[range->arena]->clear_place(range->offset);
     return refuse(mapped.error());
   }
   return range->begin;

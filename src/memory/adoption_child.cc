@@ -8,14 +8,17 @@
 // it should. The parent empties the park. Where the program has moved or split a range, or where
 // there was no copy, the child gets the shared mapping (which others never get: MADV_DONTFORK) and
 // copies by itself, a moment later than it should; where it cannot, it may read the memory and dies
-// of writing it: the parent does not suffer.
+// of writing it (or has nothing, where it might not read): the parent does not suffer.
 //
 // All of this runs in the program's thread that forks, which has none of our descriptors.
+#include <sched.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cstring>
+#include <ctime>
+#include <utility>
 
 #include "memory/adoption_table.h"
 #include "memory/guarded_copy.h"
@@ -40,22 +43,65 @@ bool copy_sparsely(std::byte* to, const std::byte* from, std::size_t length) {
   return true;
 }
 
-// In the child.
+// In the child, which is alone. Also what nobody may read: the child may want to, later.
 void copy_in_place(std::byte* begin, std::size_t length, int rights) {
-  if ((rights & PROT_READ) == 0) return;
+  const bool is_readable = (rights & PROT_READ) != 0;
   std::byte* const fresh = raw::map_private(length);
-  if (fresh != raw::failed() && copy_sparsely(fresh, begin, length)) {
-    if (rights != (PROT_READ | PROT_WRITE)) raw::protect(fresh, length, rights);
-    if (raw::move_over(begin, fresh, length) == begin) return;
+  if (fresh != raw::failed()) {
+    if (copy_sparsely(fresh, begin, length) ||
+        (raw::protect(begin, length, PROT_READ) == 0 && copy_sparsely(fresh, begin, length))) {
+      if (rights != (PROT_READ | PROT_WRITE)) raw::protect(fresh, length, rights);
+      if (raw::move_over(begin, fresh, length) == begin) return;
+    }
+    raw::unmap(fresh, length);
   }
-  raw::protect(begin, length, rights & ~PROT_WRITE);
+  if (is_readable) {
+    raw::protect(begin, length, rights & ~PROT_WRITE);
+  } else {
+    raw::unmap(begin, length);
+  }
+}
+
+void wait_a_moment() {
+  constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 1'000'000};
+  syscall(SYS_nanosleep, &kPause, nullptr);
 }
 
 }  // namespace
 
+// The thread that forks may itself be waiting for us: handlers of the program that run after ours,
+// before the fork, may register memory and deregister it. So each fork is waited for once, and for
+// about a second: most are over by then.
+bool AdoptionTable::lock_between_forks() {
+  constexpr int kYields = 100;
+  constexpr int kPauses = 1000;
+  if (is_closing_) {
+    lock_.lock();
+    return true;
+  }
+  for (int i = 0; i < kYields + kPauses; ++i) {
+    if (lock_.try_lock()) return true;
+    if (i < kYields) {
+      sched_yield();
+    } else {
+      wait_a_moment();
+    }
+  }
+  fork_given_up_ = forks_.load(std::memory_order_relaxed);
+  return false;
+}
+
+bool AdoptionTable::is_held_up_by_fork() const {
+  return !is_closing_ && is_forking_.load(std::memory_order_relaxed) &&
+         forks_.load(std::memory_order_relaxed) == fork_given_up_;
+}
+
 void AdoptionTable::before_fork() {
   lock_.lock();
+  // A child of a bare clone(2) has nothing to give to its own.
   if (getpid() != process_ || is_closed_) return;
+  forks_.fetch_add(1, std::memory_order_relaxed);
+  is_forking_.store(true, std::memory_order_relaxed);
   const std::uint32_t used = places_used_.load(std::memory_order_relaxed);
   if (used == 0) return;
   const ProcessMap map;
@@ -92,20 +138,21 @@ void AdoptionTable::show_to_children(const AdoptedRange& range, const ProcessMap
 }
 
 void AdoptionTable::after_fork_in_parent() {
-  if (getpid() == process_ && !is_closed_) {
+  if (is_forking_.exchange(false, std::memory_order_relaxed)) {
     const std::uint32_t used = places_used_.load(std::memory_order_relaxed);
     for (std::uint32_t i = 0; i < used; ++i) {
-      const AdoptedRange& range = ranges_[i];
+      AdoptedRange& range = ranges_[i];
       if (range.shared_end.load(std::memory_order_relaxed) == 0) continue;
       raw::advise(range.park, range.length, MADV_DONTNEED);
-      if (!range.has_copy && !range.is_allocated) show_to_children(range, ProcessMap(), false);
+      const bool had_copy = std::exchange(range.has_copy, false);
+      if (!had_copy && !range.is_allocated) show_to_children(range, ProcessMap(), false);
     }
   }
   lock_.unlock();
 }
 
 void AdoptionTable::after_fork_in_child() {
-  if (!is_closed_) {
+  if (is_forking_.exchange(false, std::memory_order_relaxed)) {
     const std::uint32_t used = places_used_.load(std::memory_order_relaxed);
     for (std::uint32_t i = 0; i < used; ++i) {
       if (ranges_[i].is_allocated) continue;  // it is not there (MADV_DONTFORK)

@@ -1,13 +1,16 @@
 // SPDX-License-Identifier: MIT
 // A forked child has memory of its own.
 #include <gtest/gtest.h>
+#include <pthread.h>
 #include <sys/mman.h>
 #include <sys/resource.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cstring>
+#include <fstream>
 #include <functional>
+#include <utility>
 
 #include "memory/adoption.h"
 #include "memory/test_adoption.h"
@@ -15,14 +18,13 @@
 namespace verbena::memory {
 namespace {
 
-// What the child found wrong: the number of its first check that failed; 0: nothing.
-int in_child(const std::function<int()>& body) {
-  const pid_t child = fork();
-  if (child == 0) _exit(body());
-  int status = 0;
-  if (child < 0 || waitpid(child, &status, 0) != child) return -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
-}
+// Handlers that are registered first run last before a fork, so this one comes before any test.
+const std::function<void()>* before_fork = nullptr;
+[[maybe_unused]] const int kHasHandler = pthread_atfork(
+    [] {
+      if (before_fork) (*std::exchange(before_fork, nullptr))();
+    },
+    nullptr, nullptr);
 
 class AdoptionAndFork : public testing::TestWithParam<Means> {
  protected:
@@ -156,6 +158,31 @@ TEST_P(AdoptionAndFork, RightsThatTheProgramHasChanged) {
   EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
 }
 
+TEST_P(AdoptionAndFork, WhatNobodyMightUseIsItsOwnToo) {
+  for (const std::size_t closed : {std::size_t{1}, std::size_t{8}}) {
+    const TestPages pages(8);
+    fill_pattern(pages.begin(), pages.size());
+    const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
+    ASSERT_TRUE(adopted);
+    pages.protect(0, closed, PROT_NONE);
+    EXPECT_EQ(in_child([&] {
+                for (std::size_t page = 0; page < closed; ++page) {
+                  const auto mapping = mapping_at(pages.begin() + page * kPage);
+                  if (!mapping || mapping->is_shared || mapping->rights != PROT_NONE) return 1;
+                }
+                pages.protect(0, closed, PROT_READ | PROT_WRITE);
+                if (first_difference(pages.begin(), pages.size()) != pages.size()) return 2;
+                pages.fill(0);
+                return 0;
+              }),
+              0)
+        << closed;
+    pages.protect(0, closed, PROT_READ | PROT_WRITE);
+    EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size()) << closed;
+    adoption.release(adopted->id);
+  }
+}
+
 TEST_P(AdoptionAndFork, SomethingElseInTheOldPlaceIsLeftAlone) {
   const TestPages pages(8);
   fill_pattern(pages.begin(), pages.size());
@@ -176,13 +203,19 @@ TEST_P(AdoptionAndFork, WithoutADescriptorToSpare) {
   getrlimit(RLIMIT_NOFILE, &limit);
   const rlimit none{.rlim_cur = 0, .rlim_max = limit.rlim_max};
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &none), 0);
-  const int found = in_child([&] {
+  const auto check = [&] {
+    pages.protect(2, 1, PROT_READ | PROT_WRITE);
     if (first_difference(pages.begin(), pages.size()) != pages.size()) return 1;
     pages.fill(0);
     return 0;
-  });
+  };
+  const int found = in_child(check);
+  pages.protect(2, 1, PROT_NONE);
+  const int found_closed = in_child(check);
+  pages.protect(2, 1, PROT_READ | PROT_WRITE);
   ASSERT_EQ(setrlimit(RLIMIT_NOFILE, &limit), 0);
   EXPECT_EQ(found, 0);
+  EXPECT_EQ(found_closed, 0);
   EXPECT_EQ(first_difference(pages.begin(), pages.size()), pages.size());
 }
 
@@ -235,6 +268,60 @@ TEST_P(AdoptionAndFork, AChildWithoutHandlersHasNothing) {
   EXPECT_EQ(status, 0) << "private again, it is inherited as ever";
 }
 
+// Nor is there anything that it could give to a child of its own, whoever forked before.
+TEST_P(AdoptionAndFork, AChildWithoutHandlersForksInItsTurn) {
+  const TestPages pages(8);
+  pages.fill(7);
+  ASSERT_TRUE(adoption.adopt(pages.begin(), pages.size(), true));
+  ASSERT_EQ(in_child([] { return 0; }), 0);
+  const pid_t child = _Fork();
+  if (child == 0) {
+    constexpr int kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_FIXED_NOREPLACE;
+    if (mmap(pages.begin(), pages.size(), PROT_READ | PROT_WRITE, kFlags, -1, 0) != pages.begin()) {
+      _exit(1);
+    }
+    pages.fill(5);
+    _exit(in_child([&] { return pages.begin()[0] == std::byte{5} ? 0 : 2; }));
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0) << WEXITSTATUS(status);
+  EXPECT_EQ(in_child([&] { return pages.begin()[0] == std::byte{7} ? 0 : 1; }), 0);
+}
+
+// A handler of the program that runs after ours, in the very thread that is waited for.
+TEST_P(AdoptionAndFork, HandlersOfTheProgramRegisterAndDeregister) {
+  EXPECT_EQ(in_child([&] {
+              alarm(20);
+              Adoption own{with(GetParam())};
+              const TestPages old(8);
+              const TestPages fresh(8);
+              fill_pattern(old.begin(), old.size());
+              fill_pattern(fresh.begin(), fresh.size());
+              const auto adopted = own.adopt(old.begin(), old.size(), true);
+              if (!adopted) return 1;
+              int refused = 0;
+              const std::function<void()> handler = [&] {
+                own.release(adopted->id);
+                for (int i = 0; i < 10; ++i)
+                  refused += !own.adopt(fresh.begin(), fresh.size(), true);
+              };
+              before_fork = &handler;
+              const auto check = [&] {
+                if (is_shared(old.begin())) return 1;
+                return first_difference(old.begin(), old.size()) == old.size() ? 0 : 2;
+              };
+              if (const int found = in_child(check); found != 0) return 10 + found;
+              if (refused != 10 || own.counters().kept != 1) return 2;
+              const auto later = own.adopt(fresh.begin(), fresh.size(), true);
+              if (!later || own.counters().kept != 0) return 3;
+              if (const int found = check(); found != 0) return 20 + found;
+              own.release(later->id);
+              return first_difference(fresh.begin(), fresh.size()) == fresh.size() ? 0 : 4;
+            }),
+            0);
+}
+
 // What the program asked of its mapping before it was adopted.
 TEST_P(AdoptionAndFork, TheProgramsOwnFlagsHold) {
   const TestPages hidden(8);
@@ -271,9 +358,8 @@ TEST_P(AdoptionAndFork, AForkCostsNoMemoryAfterwards) {
   const auto resident = [] {
     long size = 0;
     long pages_there = 0;
-    FILE* const file = fopen("/proc/self/statm", "r");
-    EXPECT_EQ(fscanf(file, "%ld %ld", &size, &pages_there), 2);
-    fclose(file);
+    std::ifstream file("/proc/self/statm");
+    EXPECT_TRUE(file >> size >> pages_there);
     return pages_there;
   };
   const long before = resident();

@@ -78,6 +78,11 @@ TEST_P(AdoptionRefuses, Stacks) {
     const auto adopted = own.adopt(buffer, sizeof buffer, true, buffer);
     ASSERT_FALSE(adopted);
     EXPECT_EQ(adopted.error(), AdoptRefusal::kNotPlain);
+#ifndef VERBENA_SANITIZED
+    const auto its_own = own.adopt(buffer, sizeof buffer, true);
+    ASSERT_FALSE(its_own) << "of the thread that moves pages";
+    EXPECT_EQ(its_own.error(), AdoptRefusal::kNotPlain);
+#endif
   }).join();
 }
 
@@ -383,28 +388,24 @@ TEST(AdoptionBeforeARing, KeepsAsLongAsTheRingIsThere) {
 
 // Exit status 0: refused for this reason, and the memory is as before.
 int refused_by(const Denial& denial, AdoptRefusal why, Means means) {
-  const pid_t child = fork();
-  if (child == 0) {
+  return in_child([&] {
     const TestPages pages(700);
     fill_pattern(pages.begin(), pages.size());
     Adoption adoption(with(means));
-    if (!deny(denial)) _exit(77);
+    if (!deny(denial)) return 77;
     const std::uint32_t mappings = mappings_of_process();
     const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
-    if (adopted) _exit(1);
+    if (adopted) return 1;
     if (adopted.error() != why) {
       std::fprintf(stderr, "%s\n", to_string(adopted.error()));
-      _exit(2);
+      return 2;
     }
-    if (is_shared(pages.begin())) _exit(3);
-    if (first_difference(pages.begin(), pages.size()) != pages.size()) _exit(4);
-    if (mappings_of_process() != mappings) _exit(5);
+    if (is_shared(pages.begin())) return 3;
+    if (first_difference(pages.begin(), pages.size()) != pages.size()) return 4;
+    if (mappings_of_process() != mappings) return 5;
     pages.fill(0);
-    _exit(0);
-  }
-  int status = 0;
-  if (child < 0 || waitpid(child, &status, 0) != child) return -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return 0;
+  });
 }
 
 TEST(AdoptionFailsMidway, WhereverThatIs) {
@@ -448,23 +449,19 @@ TEST(AdoptionFailsMidway, InTheThirdPieceOfFive) {
 
 // Taken back later, when the filter would have let it: here never, so the memory stays shared.
 int kept_by(const Denial& denial) {
-  const pid_t child = fork();
-  if (child == 0) {
+  return in_child([&] {
     const TestPages pages(300);
     fill_pattern(pages.begin(), pages.size());
     Adoption adoption(with(Means::kEverything));
     const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
-    if (!adopted) _exit(1);
-    if (!deny(denial)) _exit(77);
+    if (!adopted) return 1;
+    if (!deny(denial)) return 77;
     adoption.release(adopted->id);
-    if (adoption.counters().kept != 1 || !is_shared(pages.begin())) _exit(2);
-    if (first_difference(pages.begin(), pages.size()) != pages.size()) _exit(3);
+    if (adoption.counters().kept != 1 || !is_shared(pages.begin())) return 2;
+    if (first_difference(pages.begin(), pages.size()) != pages.size()) return 3;
     pages.begin()[9] = std::byte{0};  // nobody is held any more
-    _exit(0);
-  }
-  int status = 0;
-  if (child < 0 || waitpid(child, &status, 0) != child) return -1;
-  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
+    return 0;
+  });
 }
 
 TEST(AdoptionFailsMidway, OnTheWayBack) {
@@ -473,24 +470,21 @@ TEST(AdoptionFailsMidway, OnTheWayBack) {
 }
 
 TEST(AdoptionWithFilters, UserfaultfdDenied) {
-  const pid_t child = fork();
-  if (child == 0) {
-    if (!deny({.call = SYS_userfaultfd, .error = EPERM})) _exit(77);
-    const TestPages pages(16);
-    fill_pattern(pages.begin(), pages.size());
-    Adoption adoption(with(Means::kEverything));
-    if (!adoption.needs_single_thread()) _exit(1);
-    const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
-    if (!adopted) _exit(2);
-    if (first_difference(pages.begin(), pages.size()) != pages.size()) _exit(3);
-    adoption.release(adopted->id);
-    if (is_shared(pages.begin())) _exit(4);
-    if (first_difference(pages.begin(), pages.size()) != pages.size()) _exit(5);
-    _exit(0);
-  }
-  int status = 0;
-  ASSERT_EQ(waitpid(child, &status, 0), child);
-  EXPECT_EQ(status, 0) << WEXITSTATUS(status);
+  EXPECT_EQ(in_child([&] {
+              if (!deny({.call = SYS_userfaultfd, .error = EPERM})) return 77;
+              const TestPages pages(16);
+              fill_pattern(pages.begin(), pages.size());
+              Adoption adoption(with(Means::kEverything));
+              if (!adoption.needs_single_thread()) return 1;
+              const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
+              if (!adopted) return 2;
+              if (first_difference(pages.begin(), pages.size()) != pages.size()) return 3;
+              adoption.release(adopted->id);
+              if (is_shared(pages.begin())) return 4;
+              if (first_difference(pages.begin(), pages.size()) != pages.size()) return 5;
+              return 0;
+            }),
+            0);
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "memory/adoption_table.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 #include <unistd.h>
 
@@ -32,6 +33,22 @@ std::uintptr_t end_of(const std::byte* address, std::size_t length) {
   return end < number(address) ? ~std::uintptr_t{0} : end;
 }
 
+// Length 0: the system does not say.
+PageRun stack_of_this_thread() {
+  pthread_attr_t attributes;
+  if (pthread_getattr_np(pthread_self(), &attributes) != 0) return {};
+  void* begin = nullptr;
+  std::size_t length = 0;
+  const bool is_told = pthread_attr_getstack(&attributes, &begin, &length) == 0;
+  pthread_attr_destroy(&attributes);
+  if (!is_told) return {};
+  return {.begin = static_cast<std::byte*>(begin), .length = length};
+}
+
+bool do_meet(const PageRun& one, const PageRun& other) {
+  return one.begin < other.begin + other.length && other.begin < one.begin + one.length;
+}
+
 }  // namespace
 
 AdoptionTable::AdoptionTable(const AdoptionOptions& options)
@@ -39,6 +56,7 @@ AdoptionTable::AdoptionTable(const AdoptionOptions& options)
       events_(options.events),
       process_(getpid()),
       thread_(gettid()),
+      stack_(stack_of_this_thread()),
       license_(options.quiet_threads, options.minds_rings),
       mover_({.use_userfault = options.use_userfault,
               .use_move = options.use_move,
@@ -170,11 +188,36 @@ Result<std::uint32_t, AdoptRefusal> AdoptionTable::current_arena(ArenaKind kind)
   }
   const auto at = std::ranges::find_if(arenas_, [](const auto& each) { return !each; });
   if (at == arenas_.end()) return refuse(AdoptRefusal::kTooMany);
-  auto arena = Arena::create(kind, generation_);
+  auto arena = Arena::create(kind, generation_, limits_.places_max);
   if (!arena) return refuse(reason_of(arena.error()));
   at->emplace(std::move(*arena));
   current = static_cast<std::uint32_t>(at - arenas_.begin());
   return current;
+}
+
+// A fresh place for the range, in a new file where the current one has none left.
+Result<void, AdoptRefusal> AdoptionTable::take_place(ArenaKind kind, AdoptedRange& range) {
+  for (int files = 0; files < 2; ++files) {
+    const auto arena = current_arena(kind);
+    if (!arena) return refuse(arena.error());
+    if (const auto place = arenas_[*arena]->take_place()) {
+      range.arena = *arena;
+      range.offset = *place;
+      return {};
+    }
+    begin_generation();
+  }
+  return refuse(AdoptRefusal::kTooMany);
+}
+
+// Of both kinds, because they are announced as one. What is in the old files stays there until its
+// last registration goes.
+void AdoptionTable::begin_generation() {
+  const auto before = std::exchange(current_, {kNoArena, kNoArena});
+  for (const std::uint32_t arena : before) {
+    if (arena != kNoArena) drop_arena_if_unused(arena);
+  }
+  ++generation_;
 }
 
 void AdoptionTable::drop_arena_if_unused(std::uint32_t index) {
@@ -232,10 +275,23 @@ Result<void, AdoptRefusal> AdoptionTable::check_process(std::size_t length) {
   return {};
 }
 
+// What the thread that moves pages reads and writes meanwhile: it would wait for itself.
+bool AdoptionTable::is_needed_to_move(const PageRun& body) const {
+  auto* const self = reinterpret_cast<std::byte*>(const_cast<AdoptionTable*>(this));
+  auto* const book = reinterpret_cast<std::byte*>(ranges_);
+  const PageRun needed[] = {stack_,
+                            {.begin = self, .length = sizeof *this},
+                            {.begin = book, .length = sizeof(AdoptedRange) * limits_.ranges_max},
+                            mover_.scratch()};
+  return std::ranges::any_of(needed, [&](const PageRun& each) { return do_meet(each, body); });
+}
+
 Result<Adopted, AdoptRefusal> AdoptionTable::adopt_fresh(const PageRun& body, ArenaKind kind,
                                                          const std::byte* stack) {
   if (!mover_.is_able()) return refuse(AdoptRefusal::kDenied);
   if (body.length > limits_.region_bytes_max) return refuse(AdoptRefusal::kTooLarge);
+  if (is_needed_to_move(body)) return refuse(AdoptRefusal::kNotPlain);
+  if (is_held_up_by_fork()) return refuse(AdoptRefusal::kOtherThreads);
   AdoptedRange* const range = free_place();
   if (!range) return refuse(AdoptRefusal::kTooMany);
   const auto checked =
@@ -243,26 +299,21 @@ Result<Adopted, AdoptRefusal> AdoptionTable::adopt_fresh(const PageRun& body, Ar
           .and_then([&] { return license_.check_mapping(body, stack); })
           .and_then([&] { return license_.check_writers(mover_.can_move_under_use()); });
   if (!checked) return refuse(checked.error());
-  const auto arena = current_arena(kind);
-  if (!arena) return refuse(arena.error());
-  const auto place = arenas_[*arena]->take_place();
-  if (!place) return refuse(AdoptRefusal::kTooMany);
-  range->arena = *arena;
-  range->offset = *place;
+  if (const auto taken = take_place(kind, *range); !taken) return refuse(taken.error());
   range->begin = body.begin;
   range->length = body.length;
   const FilePlace file = pages_of(*range).place;
   Result<std::byte*, AdoptRefusal> park = refuse(AdoptRefusal::kOtherThreads);
   const bool may_move = begin_move(body, mover_.can_hold_all());
-  if (may_move) {
-    const std::lock_guard guard(lock_);
+  if (may_move && lock_between_forks()) {
+    const std::lock_guard guard(lock_, std::adopt_lock);
     park = mover_.to_file(body, file);
     if (park) enter(*range, body, *park);
   }
   // Told without the lock.
   if (may_move) end_move(body);
   if (!park) {
-    arenas_[*arena]->clear_place(*place);
+    arenas_[range->arena]->clear_place(range->offset);
     return refuse(park.error());
   }
   range->holders = 1;
@@ -319,13 +370,14 @@ bool AdoptionTable::take_back(AdoptedRange& range) {
   const PageRun pages{.begin = range.begin, .length = range.length};
   const auto may_be_held = [&] { return license_.may_be_held(pages, mover_.can_move_under_use()); };
   // What was kept is mostly held yet: found out before peers lose sight of it for nothing.
-  bool done = !(range.state == RangeState::kKept && may_be_held()) &&
+  bool done = !is_held_up_by_fork() && !(range.state == RangeState::kKept && may_be_held()) &&
               begin_move(pages, mover_.can_hold_writers());
   if (done) {
-    done =
-        !may_be_held() && !stays_used_by_others(pages, ThreadUse::kSleepsOrReads, quiet_threads_);
+    done = !may_be_held() &&
+           !stays_used_by_others(pages, ThreadUse::kSleepsOrReads, quiet_threads_) &&
+           lock_between_forks();
     if (done) {
-      const std::lock_guard guard(lock_);
+      const std::lock_guard guard(lock_, std::adopt_lock);
       done = mover_.to_private(pages_of(range), license_.map());
       if (done) forget_shared(range);
     }
@@ -390,11 +442,7 @@ std::size_t AdoptionTable::expel() {
     if (range.state != RangeState::kShared && range.state != RangeState::kKept) continue;
     if (!take_back(range)) left += range.length;
   }
-  const auto before = std::exchange(current_, {kNoArena, kNoArena});
-  for (const std::uint32_t arena : before) {
-    if (arena != kNoArena) drop_arena_if_unused(arena);
-  }
-  ++generation_;
+  begin_generation();
   LOG_INFO("adopted memory moved away from its peers, %zu bytes could not be", left);
   return left;
 }
@@ -415,6 +463,7 @@ bool AdoptionTable::undo_range(const std::byte* address, std::size_t length) {
 
 void AdoptionTable::close() {
   if (is_closed_ || !is_ours()) return;
+  is_closing_ = true;  // what is left now stays shared: every fork is waited for
   for (std::uint32_t i = 0; i < limits_.ranges_max; ++i) {
     if (i >= places_used_.load(std::memory_order_relaxed)) break;
     AdoptedRange& range = ranges_[i];

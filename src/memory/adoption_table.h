@@ -2,7 +2,8 @@
 // The book of adopted ranges (adoption.h): which there are, who holds them, and in which file.
 //
 // The book lies in memory of its own, and nothing here uses the heap: a fork copies and puts back
-// under the lock, while the forking thread may hold the heap's lock.
+// under the lock, while the forking thread may hold the heap's lock; and the heap itself may be
+// what moves.
 #pragma once
 
 #include <array>
@@ -89,6 +90,8 @@ class AdoptionTable final : private ForkParticipant {
                                             const std::byte* stack);
   Result<void, AdoptRefusal> map_allocated(AdoptedRange& range, std::size_t length);
   Result<std::uint32_t, AdoptRefusal> current_arena(ArenaKind kind);
+  Result<void, AdoptRefusal> take_place(ArenaKind kind, AdoptedRange& range);
+  void begin_generation();
   void drop_arena_if_unused(std::uint32_t index);
   AdoptedRange* free_place();
   AdoptedRange* find(AdoptedId id);
@@ -97,8 +100,11 @@ class AdoptionTable final : private ForkParticipant {
   AdoptedRange* find_overlapping(const PageRun& body) const;
   Result<void, AdoptRefusal> check_share(const AdoptedRange& range, const PageRun& body,
                                          ArenaKind kind) const;
+  bool is_needed_to_move(const PageRun& body) const;
   bool is_in_place(const ProcessMap& map, const AdoptedRange& range, const PageRun& body) const;
   bool lock_patiently();
+  bool lock_between_forks();
+  bool is_held_up_by_fork() const;
   Adopted tell(const AdoptedRange& range, const PageRun& body) const;
   AdoptedId id_of(const AdoptedRange& range) const;
   bool is_current(const AdoptedRange& range) const;
@@ -118,6 +124,7 @@ class AdoptionTable final : private ForkParticipant {
   AdoptionEvents* const events_;
   const pid_t process_;
   const pid_t thread_;
+  const PageRun stack_;  // the thread's
   AdoptionLicense license_;
   PageMover mover_;
   const std::uint32_t quiet_threads_;
@@ -127,8 +134,13 @@ class AdoptionTable final : private ForkParticipant {
   std::uint32_t generation_ = 1;
   bool has_joined_forks_ = false;
   bool is_closed_ = false;
+  bool is_closing_ = false;
+  std::uint32_t fork_given_up_ = 0;  // the one that was waited for in vain
 
   Mutex lock_;  // held while memory changes its kind, and while the program forks
+  // With the lock held: this process, and its ranges have been looked at.
+  std::atomic<bool> is_forking_{false};
+  std::atomic<std::uint32_t> forks_{0};
   AdoptedRange* ranges_ = nullptr;
   std::atomic<std::uint32_t> places_used_{0};  // the places from here on are free
   std::uint64_t next_serial_ = 1;

@@ -6,11 +6,13 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <cstring>
 #include <map>
 #include <vector>
 
 #include "memory/test_adoption.h"
+#include "memory/test_filter.h"
 
 namespace verbena::memory {
 namespace {
@@ -252,6 +254,31 @@ TEST_P(AdoptionByMeans, AThousandRanges) {
   EXPECT_LT(mappings_of_process(), before + 20) << "mappings are a limited good";
 }
 
+// What moves pages does not need them: it would wait for itself, or read what is not there.
+TEST_P(AdoptionByMeans, TheWholeHeap) {
+#ifdef VERBENA_SANITIZED
+  GTEST_SKIP() << "SKIP the whole heap: the sanitizers' is not one mapping";
+#endif
+  EXPECT_EQ(in_child([&] {
+              alarm(20);
+              AdoptionOptions options = with(GetParam());
+              options.limits.region_bytes_max = options.limits.total_bytes_max;
+              Adoption own(options);
+              std::vector<std::byte> bytes(20 * kPage);
+              fill_pattern(bytes.data(), bytes.size());
+              const auto heap = mapping_at(static_cast<std::byte*>(sbrk(0)) - 1);
+              if (!heap) return 1;
+              std::byte* const begin = pointer(heap->begin);
+              const auto adopted = own.adopt(begin, heap->end - heap->begin, true);
+              if (!adopted || !is_shared(begin) || !is_shared(bytes.data())) return 2;
+              if (first_difference(bytes.data(), bytes.size()) != bytes.size()) return 3;
+              own.release(adopted->id);
+              if (is_shared(begin)) return 4;
+              return first_difference(bytes.data(), bytes.size()) == bytes.size() ? 0 : 5;
+            }),
+            0);
+}
+
 TEST_P(AdoptionByMeans, TheEndGivesAllBack) {
   const TestPages pages(16);
   fill_pattern(pages.begin(), pages.size());
@@ -264,6 +291,24 @@ TEST_P(AdoptionByMeans, TheEndGivesAllBack) {
   const auto late = adoption.adopt(pages.begin(), pages.size(), true);
   ASSERT_FALSE(late);
   EXPECT_EQ(late.error(), AdoptRefusal::kShutDown);
+}
+
+TEST(AdoptionWithFilters, NoMemoryForItself) {
+  const TestPages pages(16);
+  fill_pattern(pages.begin(), pages.size());
+  constexpr unsigned kFlags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  const int found = in_child([&] {
+    if (!deny({.call = SYS_mmap, .error = ENOMEM, .argument = 3, .mask = ~0u, .value = kFlags}))
+      return 77;
+    Adoption adoption(with(Means::kEverything));
+    const auto adopted = adoption.adopt(pages.begin(), pages.size(), true);
+    if (adopted || adopted.error() != AdoptRefusal::kAddressSpace) return 1;
+    if (adoption.allocate(kPage) || !adoption.undo_range(pages.begin(), pages.size())) return 2;
+    adoption.close();
+    return first_difference(pages.begin(), pages.size()) == pages.size() ? 0 : 3;
+  });
+  if (found == 77) GTEST_SKIP() << "SKIP filters: not allowed here";
+  EXPECT_EQ(found, 0);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdio>
 #include <utility>
@@ -91,10 +92,11 @@ bool file_size_is_limited() {
   return getrlimit(RLIMIT_FSIZE, &limit) != 0 || limit.rlim_cur != RLIM_INFINITY;
 }
 
-Result<Arena, ArenaError> Arena::create(ArenaKind kind, std::uint32_t generation) {
+Result<Arena, ArenaError> Arena::create(ArenaKind kind, std::uint32_t generation,
+                                        std::uint64_t places_max) {
   // Growing past the limit is not only an error, it is SIGXFSZ.
   if (file_size_is_limited()) return refuse(ArenaError::kFileSizeLimit);
-  Arena arena(kind, generation);
+  Arena arena(kind, generation, std::min(places_max, kPlacesMax));
   arena.file_ = TableFd(new_memfd());
   const int file = arena.file_.get();
   if (file < 0) return refuse(reason_of(errno));
@@ -113,7 +115,7 @@ Result<Arena, ArenaError> Arena::create(ArenaKind kind, std::uint32_t generation
 }
 
 std::optional<std::uint64_t> Arena::take_place() {
-  if (next_place_ == kPlacesMax) return std::nullopt;
+  if (next_place_ == places_max_) return std::nullopt;
   return kPlaceStride * next_place_++;
 }
 

@@ -63,7 +63,8 @@ class Arena {
 
   // Generations are numbered from 1; a peer that knows a file by {process, kind, generation} never
   // confuses two.
-  static Result<Arena, ArenaError> create(ArenaKind kind, std::uint32_t generation);
+  static Result<Arena, ArenaError> create(ArenaKind kind, std::uint32_t generation,
+                                          std::uint64_t places_max = kPlacesMax);
 
   ArenaKind kind() const { return kind_; }
   std::uint32_t generation() const { return generation_; }
@@ -83,10 +84,12 @@ class Arena {
   void clear_place(std::uint64_t offset) const;
 
  private:
-  Arena(ArenaKind kind, std::uint32_t generation) : kind_(kind), generation_(generation) {}
+  Arena(ArenaKind kind, std::uint32_t generation, std::uint64_t places_max)
+      : kind_(kind), generation_(generation), places_max_(places_max) {}
 
   ArenaKind kind_;
   std::uint32_t generation_;
+  std::uint64_t places_max_;
   std::uint64_t next_place_ = 0;
   TableFd file_;
   TableFd peers_;  // for reading only

@@ -30,6 +30,15 @@ TEST(Arena, PlacesAreFarApartAndNeverUsedTwice) {
   EXPECT_EQ(*third - *second, Arena::kPlaceStride);
 }
 
+TEST(Arena, ItsPlacesEnd) {
+  auto arena = Arena::create(ArenaKind::kPeersWrite, 1, 2);
+  ASSERT_TRUE(arena);
+  EXPECT_TRUE(arena->take_place());
+  EXPECT_TRUE(arena->take_place());
+  EXPECT_FALSE(arena->take_place());
+  EXPECT_FALSE(arena->take_place());
+}
+
 TEST(Arena, ItsSizeIsFixed) {
   const auto arena = Arena::create(ArenaKind::kPeersWrite, 1);
   ASSERT_TRUE(arena);

@@ -20,6 +20,10 @@ namespace {
 // Small enough for the caches, too.
 constexpr std::size_t kScratchLength = std::size_t{512} << 10;
 
+// A program near its limit of mappings may reach it while its pages are away, and the kernel wants
+// six to be left where it puts one over another.
+constexpr std::size_t kSpareMappings = 16;
+
 Result<void, AdoptRefusal> write_all(const std::byte* from, std::size_t length, int file,
                                      std::uint64_t offset) {
   while (length > 0) {
@@ -112,10 +116,16 @@ PageMover::PageMover(const MoverOptions& options) : quiet_threads_(options.quiet
   const bool can_hold = userfault_.can_move() && userfault_.can_hold_writers();
   can_move_ = options.use_move && can_hold && userfault_.holds_kernel();
   is_able_ = touched_.is_open() && try_park();
+  lay_by_mappings();
 }
 
 PageMover::~PageMover() {
+  give_up_mappings();
   if (scratch_) raw::unmap(scratch_, kScratchLength);
+}
+
+PageRun PageMover::scratch() const {
+  return {.begin = scratch_, .length = scratch_ ? kScratchLength : 0};
 }
 
 // Linux 5.7.
@@ -126,15 +136,64 @@ bool PageMover::try_park() const {
   return true;
 }
 
-Result<std::byte*, AdoptRefusal> PageMover::to_file(const PageRun& range,
-                                                    const FilePlace& place) const {
+// Pages of which no two neighbours have the same rights, and none has those of a neighbour of the
+// program's: each is a mapping.
+bool PageMover::lay_by_mappings() {
+  if (spare_) return true;
+  const std::size_t page = raw::page_size();
+  spare_ = raw::map_private(kSpareMappings * page);
+  if (spare_ == raw::failed()) {
+    spare_ = nullptr;
+    return false;
+  }
+  bool done = raw::advise(spare_, kSpareMappings * page, MADV_DONTFORK) == 0 &&
+              raw::advise(spare_, kSpareMappings * page, MADV_DONTDUMP) == 0 &&
+              raw::protect(spare_, kSpareMappings * page, PROT_NONE) == 0;
+  for (std::size_t i = 1; done && i < kSpareMappings; i += 2)
+    done = raw::protect(spare_ + i * page, page, PROT_READ) == 0;
+  if (!done) give_up_mappings();
+  return done;
+}
+
+void PageMover::give_up_mappings() {
+  if (spare_) raw::unmap(spare_, kSpareMappings * raw::page_size());
+  spare_ = nullptr;
+}
+
+// 0 or an errno. Out of mappings the kernel may have cut the program's at one end of the range:
+// only when it is watched, and no more, it is one again.
+int PageMover::watch_program(const PageRun& range) {
+  const int error = userfault_.watch(range.begin, range.length, HoldWhat::kMissing);
+  if (error != ENOMEM) return error;
+  give_up_mappings();
+  if (userfault_.watch(range.begin, range.length, HoldWhat::kMissing) == 0) {
+    userfault_.unwatch(range.begin, range.length);
+  }
+  return error;
+}
+
+// The program's memory is away: there is no way on without it.
+void PageMover::put_back(const PageRun& range, std::byte* park) {
+  constexpr int kTries = 1000;
+  bool done = raw::move_over(range.begin, park, range.length) == range.begin;
+  if (done) return;
+  give_up_mappings();
+  for (int i = 0; i < kTries && !done; ++i) {
+    done = raw::move_over(range.begin, park, range.length) == range.begin;
+    if (!done) sched_yield();
+  }
+  VERBENA_ASSERT(done);
+}
+
+Result<std::byte*, AdoptRefusal> PageMover::to_file(const PageRun& range, const FilePlace& place) {
+  if (!lay_by_mappings()) return refuse(AdoptRefusal::kAddressSpace);
   if (!unshare(range)) return refuse(AdoptRefusal::kNoMemory);
   if (can_move_) {
     const int error = userfault_.watch(scratch_, kScratchLength, HoldWhat::kMissing);
     if (error != 0) return refuse(reason_of_watch(error));
   }
   if (userfault_.is_open()) {
-    const int error = userfault_.watch(range.begin, range.length, HoldWhat::kMissing);
+    const int error = watch_program(range);
     if (error != 0) {
       if (can_move_) userfault_.unwatch(scratch_, kScratchLength);
       return refuse(reason_of_watch(error));
@@ -155,7 +214,7 @@ Result<std::byte*, AdoptRefusal> PageMover::to_file(const PageRun& range,
     if (done && !put_file_over(range, place)) done = refuse(AdoptRefusal::kAddressSpace);
     if (!done) {
       read_back(park, carried, place);
-      VERBENA_ASSERT(raw::move_over(range.begin, park, range.length) == range.begin);
+      put_back(range, park);
     }
     userfault_.wake(range.begin, range.length);
   }

@@ -19,8 +19,9 @@
 //
 // The park is the program's own mapping, moved away and, since then, empty: flags, memory policy
 // and the identity by which the kernel joins it with its neighbours come back with it. A failure
-// anywhere puts everything back. Between the first and the last step nothing is allocated and no
-// lock is taken: those who wait for us may hold it.
+// anywhere puts everything back; the mappings that this takes are there from the start, because the
+// process may be near its limit of them. Between the first and the last step nothing is allocated
+// and no lock is taken: those who wait for us may hold it.
 #pragma once
 
 #include <cstddef>
@@ -78,8 +79,10 @@ class PageMover {
   bool can_hold_all() const { return userfault_.is_open(); }
   bool can_hold_writers() const { return userfault_.can_hold_writers(); }
 
+  PageRun scratch() const;
+
   // The park. `range` is plain memory (ProcessMap::plain), whole pages.
-  Result<std::byte*, AdoptRefusal> to_file(const PageRun& range, const FilePlace& place) const;
+  Result<std::byte*, AdoptRefusal> to_file(const PageRun& range, const FilePlace& place);
   // Makes every mapping of the place private, wherever the program has moved it since; what it has
   // unmapped is left alone. False: not all of it could be, and the rest is as before.
   bool to_private(const MovedPages& pages, const ProcessMap& map) const;
@@ -88,6 +91,10 @@ class PageMover {
 
  private:
   bool try_park() const;
+  bool lay_by_mappings();
+  void give_up_mappings();
+  int watch_program(const PageRun& range);
+  void put_back(const PageRun& range, std::byte* park);
   Result<void, AdoptRefusal> carry(const PageRun& range, std::byte* park, const FilePlace& place,
                                    std::size_t& carried) const;
   Result<void, AdoptRefusal> carry_piece(std::byte* from, std::size_t length,
@@ -109,6 +116,7 @@ class PageMover {
   TouchedPages touched_;
   const std::uint32_t quiet_threads_;
   std::byte* scratch_ = nullptr;
+  std::byte* spare_ = nullptr;
   bool is_able_ = false;
   bool can_move_ = false;
 };

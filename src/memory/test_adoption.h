@@ -4,9 +4,12 @@
 
 #include <gtest/gtest.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -44,6 +47,15 @@ inline std::string why_no_adoption(const Adoption& adoption) {
   return adoption.needs_single_thread()
              ? "there is no userfaultfd with UFFDIO_MOVE that holds system calls"
              : "";
+}
+
+// What the child found wrong: the number of its first check that failed; 0: nothing.
+inline int in_child(const std::function<int()>& body) {
+  const pid_t child = fork();
+  if (child == 0) _exit(body());
+  int status = 0;
+  if (child < 0 || waitpid(child, &status, 0) != child) return -1;
+  return WIFEXITED(status) ? WEXITSTATUS(status) : -WTERMSIG(status);
 }
 
 // As a peer maps it.
