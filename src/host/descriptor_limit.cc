@@ -9,10 +9,15 @@ namespace verbena::host {
 
 RaisedDescriptorLimit::RaisedDescriptorLimit() {
   rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_cur >= limit.rlim_max) return;
-  before_ = limit.rlim_cur;
-  limit.rlim_cur = limit.rlim_max;
-  raised_ = setrlimit(RLIMIT_NOFILE, &limit) == 0;
+  if (getrlimit(RLIMIT_NOFILE, &limit) != 0 || limit.rlim_max == 0) return;
+  // A program that raises it meanwhile goes to the hard one: that must not look like ours.
+  raised_to_ = limit.rlim_max - 1;
+  if (limit.rlim_cur >= raised_to_) return;
+  limit.rlim_cur = raised_to_;
+  rlimit before{};
+  if (prlimit(0, RLIMIT_NOFILE, &limit, &before) != 0) return;
+  before_ = before.rlim_cur;
+  raised_ = true;
 }
 
 RaisedDescriptorLimit::~RaisedDescriptorLimit() {
@@ -20,9 +25,12 @@ RaisedDescriptorLimit::~RaisedDescriptorLimit() {
   const int saved = errno;
   rlimit limit{};
   // Only what is still as we left it: the program may have set another limit meanwhile.
-  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur == limit.rlim_max) {
+  if (getrlimit(RLIMIT_NOFILE, &limit) == 0 && limit.rlim_cur == raised_to_) {
     limit.rlim_cur = before_;
-    setrlimit(RLIMIT_NOFILE, &limit);
+    rlimit found{};
+    // Between the two calls, too.
+    if (prlimit(0, RLIMIT_NOFILE, &limit, &found) == 0 && found.rlim_cur != raised_to_)
+      setrlimit(RLIMIT_NOFILE, &found);
   }
   errno = saved;
 }

@@ -5,8 +5,9 @@
 
 namespace verbena::host {
 
-// Raises the soft limit to the hard one while it lives. The whole process sees it, for a
-// microsecond; so only after a call failed with EMFILE.
+// Raises the soft limit to one below the hard one while it lives. The whole process sees it, for a
+// microsecond; so only after a call failed with EMFILE. A limit that the program sets meanwhile
+// stays.
 class RaisedDescriptorLimit {
  public:
   RaisedDescriptorLimit();
@@ -16,6 +17,7 @@ class RaisedDescriptorLimit {
 
  private:
   unsigned long before_ = 0;
+  unsigned long raised_to_ = 0;
   bool raised_ = false;
 };
 
