@@ -143,19 +143,23 @@ bool is_asked_for(const std::string& name, std::string_view wanted) {
   return false;
 }
 
-std::vector<Interface> all_interfaces() {
+std::optional<std::vector<Interface>> find_interfaces() {
   std::map<std::uint32_t, Interface> found;
-  netlink_dump(RTM_GETLINK, AF_UNSPEC, [&](std::uint16_t type, Bytes message) {
-    if (type != RTM_NEWLINK) return true;
-    if (auto interface = parse_link(message)) found[interface->index] = std::move(*interface);
-    return true;
-  });
-  for_each_address([&](const InterfaceAddress& each) {
-    const auto interface = found.find(each.interface);
-    if (interface == found.end() || (each.flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED)) != 0) return;
-    std::vector<Gid>& known = interface->second.addresses;
-    if (std::ranges::find(known, each.gid) == known.end()) known.push_back(each.gid);
-  });
+  const bool knows_links =
+      netlink_dump(RTM_GETLINK, AF_UNSPEC, [&](std::uint16_t type, Bytes message) {
+        if (type != RTM_NEWLINK) return true;
+        if (auto interface = parse_link(message)) found[interface->index] = std::move(*interface);
+        return true;
+      });
+  const bool knows_addresses =
+      knows_links && for_each_address([&](const InterfaceAddress& each) {
+        const auto interface = found.find(each.interface);
+        if (interface == found.end() || (each.flags & (IFA_F_TENTATIVE | IFA_F_DADFAILED)) != 0)
+          return;
+        std::vector<Gid>& known = interface->second.addresses;
+        if (std::ranges::find(known, each.gid) == known.end()) known.push_back(each.gid);
+      });
+  if (!knows_addresses) return std::nullopt;
   for (const auto& [index, rank] : default_routes()) {
     if (found.contains(index)) found[index].route_rank = rank;
   }
@@ -166,6 +170,11 @@ std::vector<Interface> all_interfaces() {
   }
   if (std::ranges::none_of(all, &Interface::is_loopback)) all.push_back(assumed_loopback());
   return all;
+}
+
+std::vector<Interface> all_interfaces() {
+  auto found = find_interfaces();
+  return found ? std::move(*found) : std::vector{assumed_loopback()};
 }
 
 std::vector<Interface> device_interfaces(std::vector<Interface> all) {

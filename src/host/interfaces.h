@@ -28,7 +28,9 @@ struct Interface {
   std::vector<Gid> addresses;
 };
 
-// All of them, by index. Where the system does not say: `lo` alone.
+// All of them, by index. None: the system does not say, for want of a descriptor, or ever.
+std::optional<std::vector<Interface>> find_interfaces();
+// The same; where the system does not say: `lo` alone.
 std::vector<Interface> all_interfaces();
 
 // Those that make devices, in the order in which programs see them: the default route's first, `lo`

@@ -247,6 +247,22 @@ TEST(LocalAddress, IsToldWithoutADescriptorToSpare) {
   });
 }
 
+// Who takes that for an empty host tells programs that their devices are gone.
+TEST(Interfaces, AreNotGoneWhereTheSystemDoesNotSay) {
+  ASSERT_TRUE(find_interfaces().has_value());
+  const pid_t child = fork();
+  if (child == 0) {
+    const rlimit none{3, 3};
+    if (setrlimit(RLIMIT_NOFILE, &none) != 0) _exit(2);
+    const bool is_unknown = !find_interfaces().has_value();
+    const std::vector<Interface> assumed = all_interfaces();
+    _exit(is_unknown && assumed.size() == 1 && assumed[0].is_loopback ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+}
+
 TEST(Netlink, ParsesNothingBeyondTheEnd) {
   // Lengths that lie, in a buffer that a sanitizer watches.
   std::vector<std::byte> bytes(8);

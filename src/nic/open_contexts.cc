@@ -43,7 +43,7 @@ void OpenContexts::remove(Context& context) {
   std::erase(open_, &context);
 }
 
-// What changed is told with the next change, where there is no memory now.
+// What changed is told with the next change, where there is no memory or no descriptor now.
 void OpenContexts::look() {
   try {
     look_at_all();
@@ -57,11 +57,15 @@ void OpenContexts::look_at_all() {
     const std::lock_guard guard(lock_);
     if (open_.empty()) return;
   }
-  const std::vector<host::Interface> all = host::all_interfaces();
-  const std::vector<Device> present = devices_among(all);
+  const auto all = host::find_interfaces();
+  if (!all) {
+    LOG_WARN("the system does not tell of network interfaces");
+    return;
+  }
+  const std::vector<Device> present = devices_among(*all);
   const std::lock_guard guard(lock_);
   for (Context* const each : open_)
-    each->tell_changes(seen_of(each->device().interface, all, present));
+    each->tell_changes(seen_of(each->device().interface, *all, present));
 }
 
 // Of each kind the last one that the program has not fetched is enough.
