@@ -236,6 +236,30 @@ TEST(ControlLife, HasMorePeersThanTheProgramHasDescriptors) {
   EXPECT_EQ(child.finish(), 0);
 }
 
+// More than one greets at a time, and each has asked all others before it accepts any.
+TEST(ControlLife, LinksManyThatAskEachOtherAtOnce) {
+  constexpr std::size_t kNodes = 66;
+  ControlOptions options = test_options();
+  options.patience = Duration::seconds(20);
+  std::atomic<std::size_t> asking = 0;
+  std::vector<std::unique_ptr<Node>> nodes;
+  while (nodes.size() < kNodes)
+    nodes.push_back(std::make_unique<Node>(options));
+  for (const auto& node : nodes) {
+    ASSERT_TRUE(node->control->submit([&] {
+      ++asking;
+      eventually([&] { return asking == kNodes; });
+      for (const auto& other : nodes)
+        if (other != node) node->control->connect(other->control->first_slot());
+    }));
+  }
+  for (const auto& node : nodes) {
+    EXPECT_TRUE(
+        eventually([&] { return node->with([&] { return node->answers.size() == kNodes - 1; }); }));
+    EXPECT_EQ(node->count_up(), kNodes - 1);
+  }
+}
+
 TEST(ControlLife, RefusesPeersWhenThereIsNoDescriptorForThem) {
   Child child(
       [](Node& node, Pipe& pipe) {

@@ -60,6 +60,7 @@ auto Links::add(PrivateFd socket, Stage stage, pid_t pid) -> Entry& {
                                  .process = {}})
           .first->second;
   ++greeting_;
+  if (stage != Stage::kHelloSent) ++accepted_;
   if (!poller_.add(entry.link.fd(), {Source::kLink, number})) drop(entry);
   return entry;
 }
@@ -70,12 +71,18 @@ void Links::drop(Entry& entry) {
   if (entry.stage == Stage::kUp) {
     up_.erase(entry.greeting.id);
   } else {
-    --greeting_;
+    greeted(entry);
   }
   entry.stage = Stage::kOver;
   poller_.remove(entry.link.fd());
   if (entry.process) poller_.remove(entry.process.get());
   over_.push_back(entry.number);
+}
+
+// Before it leaves its stage: it is up, or over.
+void Links::greeted(const Entry& entry) {
+  --greeting_;
+  if (entry.stage != Stage::kHelloSent) --accepted_;
 }
 
 void Links::drop_all() {

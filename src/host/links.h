@@ -71,7 +71,8 @@ class Links {
 
   // A connection to one of our slots. Only while can_greet().
   void accept(PrivateFd socket);
-  bool can_greet() const { return greeting_ < kGreetingMax; }
+  // What we ask of others does not count: they would all wait for each other to accept.
+  bool can_greet() const { return accepted_ < kGreetingMax; }
   // The link can be read, or its end be seen, or be written.
   void ready(std::uint32_t number, bool writable);
   void process_ended(std::uint32_t number);
@@ -121,6 +122,7 @@ class Links {
   Entry* find(PeerId id, const Entry& but);
   Entry& add(PrivateFd socket, Stage stage, pid_t pid);
   void drop(Entry& entry);
+  void greeted(const Entry& entry);
   void refuse_and_drop(Entry& entry, RefuseReason reason);
   bool send_frame(Entry& entry, FrameType type, std::span<const std::byte> body,
                   std::span<const int> fds, std::uint32_t detail = 0);
@@ -162,6 +164,7 @@ class Links {
   std::vector<Answer> answers_;
   std::uint32_t last_number_ = 0;
   unsigned greeting_ = 0;    // entries that are neither up nor over
+  unsigned accepted_ = 0;    // those of them that others asked for
   bool is_starved_ = false;  // some link is
   Received received_;
 };

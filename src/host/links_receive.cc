@@ -161,7 +161,7 @@ void Links::on_welcome(Entry& entry, const Frame& frame) {
 void Links::come_up(Entry& entry) {
   const Greeting& greeting = entry.greeting;
   if (!up_.emplace(greeting.id, entry.number).second) return drop(entry);
-  --greeting_;
+  greeted(entry);
   entry.stage = Stage::kUp;
   entry.was_up = true;
   if (entry.process) poller_.add(entry.process.get(), {Source::kPeerProcess, entry.number});
