@@ -30,7 +30,9 @@ constexpr Setting kSettings[] = {
     {"VERBENA_FAULT", "a good line",
      "A bad line between this process and the wire, in both directions or in one: "
      "drop=1%,duplicate=1%,corrupt=0.1%,reorder=1%,reorder_by=50us,delay=2ms,jitter=1ms,"
-     "rate=100Mbit,queue=64KiB,seed=7; in.drop=1% for what comes only, out.drop=1% for what leaves",
+     "rate=100Mbit,queue=64KiB,seed=7; in.drop=1% for what comes only, out.drop=1% for what "
+     "leaves; "
+     "full=1%: the socket has no room for what leaves",
      "--fault", "FAULTS", false},
     {"VERBENA_CAPTURE", "(nothing is recorded)",
      "File to record what goes over the wire, for Wireshark (pcapng); %p becomes the process id. "

@@ -188,8 +188,16 @@ std::optional<port::TrainBuilder::Place> WireQp::place(const port::Route& route,
   if (!builder_) builder_ = nic_.trains().take();
   auto place = builder_->place(route, size, most);
   if (place) return place;
-  if (!flush_builder(clock_now())) return std::nullopt;
+  if (!make_room()) return std::nullopt;
   return builder_->place(route, size, most);
+}
+
+// Where that fails it is tried again by itself: of what is unreliable no answer comes that would
+// give another turn, and the socket may have room again before this one ends.
+bool WireQp::make_room() {
+  if (flush_builder(clock_now())) return true;
+  retry_at_ = clock_now() + kFullPause;
+  return false;
 }
 
 // A train that begins here may become a long one: then it is built where it can be sent from.
@@ -200,7 +208,7 @@ std::optional<port::TrainBuilder::Place> WireQp::place_run(const port::Route& ro
   if (!may_keep_ || kept_->berth().empty()) return place(route, size, most);
   if (!builder_) builder_ = nic_.trains().take();
   auto place = builder_->place_kept(route, size, most, kept_->berth(), *pages_);
-  if (place || !flush_builder(clock_now())) return place;
+  if (place || !make_room()) return place;
   return builder_->place_kept(route, size, most, kept_->berth(), *pages_);
 }
 

@@ -74,6 +74,7 @@ class WireQp final : roce::Wire, roce::Paths {
   bool open_kept(const port::Route& route);
   bool end_kept_before(const wire::Head& head, std::uint16_t source_port);
   bool flush_builder(const Now& now);
+  bool make_room();
   wire::FlowIcrc& icrc_of(const roce::Path& path, std::uint16_t source_port);
   void share_in_flight();
   roce::InFlight in_flight() const;

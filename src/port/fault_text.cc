@@ -51,6 +51,7 @@ bool set_part(Impairment& line, std::string_view key, std::string_view value) {
   if (key == "duplicate") part = &line.duplicate;
   if (key == "corrupt") part = &line.corrupt;
   if (key == "reorder") part = &line.reorder;
+  if (key == "full") part = &line.full;
   const auto number = part ? quantity(value, kParts, kMillion) : std::nullopt;
   if (number) *part = static_cast<std::uint32_t>(std::lround(*number));
   return number.has_value();
@@ -89,6 +90,9 @@ bool set_seed(ImpairedOptions& to, std::string_view value) {
 
 bool set_one(ImpairedOptions& to, std::string_view key, std::string_view value) {
   if (key == "seed") return set_seed(to, value);
+  // Only who sends finds a socket full.
+  if (key == "full") return set(to.out, key, value);
+  if (key == "in.full") return false;
   if (key.starts_with("in.")) return set(to.in, key.substr(3), value);
   if (key.starts_with("out.")) return set(to.out, key.substr(4), value);
   return set(to.in, key, value) && set(to.out, key, value);
@@ -108,9 +112,9 @@ Result<ImpairedOptions, std::string> parse_faults(std::string_view text) {
                          set_one(options, item.substr(0, sign), item.substr(sign + 1));
     if (!is_good) {
       return refuse("\"" + std::string(item) +
-                    "\" is not understood: drop, duplicate, corrupt, reorder as 1%; delay, jitter, "
-                    "reorder_by as 2ms; rate as 100Mbit; queue as 64KiB; seed as 7; all but the "
-                    "seed also as in.drop, out.drop");
+                    "\" is not understood: drop, duplicate, corrupt, reorder, full as 1%; delay, "
+                    "jitter, reorder_by as 2ms; rate as 100Mbit; queue as 64KiB; seed as 7; all "
+                    "but seed and full also as in.drop, out.drop");
     }
   }
   return options;

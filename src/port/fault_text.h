@@ -5,9 +5,10 @@
 //   reorder_by, delay, jitter           a time: 50us, 2ms, 1s
 //   rate                                bits a second: 100Mbit, 2.5Gbit
 //   queue                               bytes that may wait for the rate: 64KiB, 4MiB
+//   full                                part of the trains that find no room in the socket: 5%
 //   seed                                a number; the same one, the same faults
 //
-// Each but the seed is for both directions, or for one: in.drop, out.drop. Later ones win.
+// Each but the last two is for both directions, or for one: in.drop, out.drop. Later ones win.
 #pragma once
 
 #include <string>

@@ -32,6 +32,13 @@ TEST(FaultText, HasAllThatALineCanDo) {
   EXPECT_EQ(all->in.bytes_per_second, 1'000u);
 }
 
+TEST(FaultText, OnlyWhoSendsFindsASocketFull) {
+  for (const char* const text : {"full=5%", "out.full=5%"}) {
+    EXPECT_EQ(parse_faults(text)->out.full, 50'000u);
+    EXPECT_EQ(parse_faults(text)->in.full, 0u);
+  }
+}
+
 TEST(FaultText, LaterOnesWin) {
   EXPECT_EQ(parse_faults("drop=5%,out.drop=0%")->out.drop, 0u);
   EXPECT_EQ(parse_faults("drop=5%,out.drop=0%")->in.drop, 50'000u);
@@ -59,6 +66,7 @@ TEST(FaultText, NothingIsTakenThatIsNotUnderstood) {
                                   "in.seed=1",
                                   "in.=1%",
                                   "in.loss=1%",
+                                  "in.full=1%",
                                   "drop=1%,,delay=1ms",
                                   "drop=1%;delay=1ms",
                                   "queue=1GB",

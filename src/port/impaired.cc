@@ -20,7 +20,7 @@ Duration line_time(std::size_t bytes, std::uint64_t bytes_per_second) {
 
 bool Impairment::is_none() const {
   return drop == 0 && duplicate == 0 && corrupt == 0 && reorder == 0 && delay == Duration() &&
-         jitter == Duration() && bytes_per_second == 0;
+         jitter == Duration() && bytes_per_second == 0 && full == 0;
 }
 
 // Three numbers are drawn for every packet whatever becomes of it, so that one chance does not
@@ -121,11 +121,14 @@ Limits ImpairedPort::limits() const {
 std::size_t ImpairedPort::send(std::span<const Train> trains, Instant now) {
   if (!impairs_out_) return inner_.send(trains, now);
   const std::lock_guard lock(out_lock_);
-  for (const Train& train : trains)
+  std::size_t taken = 0;
+  for (; taken < trains.size() && !out_.is_full(); ++taken) {
+    const Train& train = trains[taken];
     for (std::size_t i = 0; i < train.packets(); ++i)
       out_.push(train.packet(i), {.route = train.route}, now, counters_);
+  }
   release_out(now);
-  return trains.size();
+  return taken;
 }
 
 // What is due goes out. What the inner port has no room for waits at the head of the line.

@@ -29,6 +29,7 @@ struct Impairment {
   Duration jitter{};                        // on top, evenly between 0 and this; order is kept
   std::uint64_t bytes_per_second = 0;       // 0: no limit
   std::uint32_t queue_bytes_max = 1 << 20;  // packets that wait; more are dropped
+  std::uint32_t full = 0;  // on the way out, of trains: this one and those behind it are not taken
 
   bool is_none() const;
 };
@@ -44,6 +45,8 @@ class Impairer {
 
   Impairer(const Impairment& what, std::uint64_t seed) : what_(what), random_(seed) {}
 
+  // Whether the next train finds no room, as in a socket; later it may.
+  bool is_full() { return what_.full != 0 && chance(what_.full); }
   // `packet` without its bytes, which are copied.
   void push(std::span<const std::byte> bytes, const Packet& packet, Instant now,
             Counters& counters);

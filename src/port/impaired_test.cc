@@ -150,6 +150,28 @@ TEST(Impaired, AQueueThatIsFullDrops) {
   EXPECT_EQ(line.impaired.counters()[Count::kQueueDrops], 1'000 - came.size());
 }
 
+TEST(Impaired, ASocketThatIsFullTakesTheFirstOfThem) {
+  Line line({.out = {.full = 250'000}, .seed = test_seed()});
+  const std::vector<std::byte> packet = make_packet(kThere, 100, 0);
+  const std::vector<Train> trains(8, Train{line.route, packet, 100});
+  const Instant now = Instant::at(1'000'000);
+  constexpr std::uint32_t kSends = 4'000;
+  std::uint32_t whole = 0;
+  std::size_t taken = 0;
+  for (std::uint32_t i = 0; i < kSends; ++i) {
+    const std::size_t some = line.impaired.send(trains, now);
+    taken += some;
+    whole += some == trains.size();
+  }
+  constexpr double kPassesOne = 0.75;
+  expect_share(whole, kSends, static_cast<std::uint32_t>(std::pow(kPassesOne, 8) * 1e6));
+  std::size_t came = 0;
+  std::array<Received, 64> into;
+  while (const std::size_t some = line.there.receive(into, now + Duration::seconds(1)))
+    came += some;
+  EXPECT_EQ(came, taken);
+}
+
 TEST(Impaired, TheSameSeedIsTheSameLine) {
   const ImpairedOptions options{.out = {.drop = 100'000,
                                         .duplicate = 50'000,
