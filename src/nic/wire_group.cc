@@ -24,7 +24,7 @@ constexpr Duration kLockPatience = Duration::seconds(5);
 constexpr Duration kLockPause = Duration::milliseconds(2);
 // A member that is stopped does not answer.
 constexpr Duration kReachPatience = Duration::milliseconds(500);
-// Where there are members and none answers: without them it would take itself for the first.
+// Where there are members and none answers.
 constexpr Duration kLonelyPatience = Duration::seconds(2);
 constexpr const char* kMarkerName = "verbena/wire/";
 constexpr const char* kSlotName = "verbena/slot/";
@@ -56,6 +56,7 @@ WireError error_of(port::GroupError error) {
   switch (error) {
     case port::GroupError::kInUse: return WireError::kInUse;
     case port::GroupError::kBusy: return WireError::kBusy;
+    case port::GroupError::kSilent: return WireError::kSilent;
     case port::GroupError::kNoSockets:
     case port::GroupError::kFull:
     case port::GroupError::kDenied: return WireError::kNoSockets;
@@ -71,6 +72,7 @@ const char* to_string(WireError error) {
     case WireError::kInUse: return "UDP port 4791 is taken by another user, program or version";
     case WireError::kNoSockets: return "the system gives no socket";
     case WireError::kBusy: return "another process joins and does not come to an end";
+    case WireError::kSilent: return "those that share UDP port 4791 do not answer: stopped?";
     case WireError::kNoAnswer: return "no answer from the control thread";
   }
   return "?";
@@ -123,7 +125,8 @@ Result<UniqueFd, WireError> WireGroup::receive(int mailbox, std::uint64_t nonce,
     // Anybody may write to any name.
     if (size != sizeof answer || answer.nonce != nonce || answer.slot != slot.value) continue;
     if (socket) return socket;
-    const bool says_why = answer.error > 0 && answer.error <= 4;
+    const bool says_why =
+        answer.error > 0 && answer.error <= static_cast<std::uint32_t>(WireError::kNoAnswer);
     return refuse(says_why ? static_cast<WireError>(answer.error) : WireError::kNoSockets);
   }
 }
@@ -213,6 +216,7 @@ void WireGroup::reach_members(Instant now) {
   lonely_until_ = now + kLonelyPatience;
   members_.clear();
   reaching_.clear();
+  has_silent_ = false;
   const host::PrivateFd probe(host::raw::datagram_socket());
   for (std::uint16_t i = 0; i < kSlotCount; ++i) {
     const SlotNumber slot{i};
@@ -241,10 +245,14 @@ void WireGroup::slot_refused(SlotNumber slot, host::Refusal why) {
     reaching_.clear();
     return finish(joining_, WireError::kInUse, -1);
   }
+  has_silent_ |= why == host::Refusal::kBusy;
   if (reaching_.empty()) join(clock_now());
 }
 
+// Who hears nothing of a group that exists would take itself for its first.
 void WireGroup::join(Instant now) {
+  if (members_.empty() && has_silent_ && markers_.empty())
+    return finish(joining_, WireError::kSilent, -1);
   stage_ = Stage::kJoining;
   next_ = Instant::never();
   const std::vector<host::PeerId> members(members_.begin(), members_.end());
@@ -289,7 +297,10 @@ void WireGroup::tick(Instant now) {
       return;
     case Stage::kLocking: return try_lock(now);
     case Stage::kReaching:
-      if (!members_.empty() || now >= lonely_until_) return join(now);  // without the others
+      if (!members_.empty() || now >= lonely_until_) {  // without the others
+        has_silent_ = true;
+        return join(now);
+      }
       next_ = now + kReachPatience;
       return;
     case Stage::kJoining: return;

@@ -41,6 +41,7 @@ enum class WireError : std::uint8_t {
   kInUse,      // the UDP port is another user's, program's, or version's
   kNoSockets,  // the system gives none, or refuses
   kBusy,       // another process joins and does not come to an end
+  kSilent,     // processes share the port, and none answers
   kNoAnswer,   // the control thread has ended, or takes too long
 };
 const char* to_string(WireError error);
@@ -126,6 +127,7 @@ class WireGroup final : port::GroupEvents {
   Instant lonely_until_;
   Instant next_ = Instant::never();
   std::set<SlotNumber> reaching_;
+  bool has_silent_ = false;  // somebody could not be reached
   std::set<host::PeerId> members_;
 };
 

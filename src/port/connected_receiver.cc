@@ -22,6 +22,8 @@ std::unique_ptr<ConnectedReceiver> ConnectedReceiver::open(const Received& with,
   std::unique_ptr<ConnectedReceiver> receiver;
   // Closed under the lock where it comes to nothing, for it may be in the group.
   const auto lock = JoinLock::try_take();
+  // A child that is forked just now would have it for as long as it lives.
+  if (lock && made) made(lock->descriptor());
   UniqueFd socket(lift_descriptor(*fd));
   if (!lock || !tell_details(socket.get(), {.destinations = false, .marks = false})) return nullptr;
   if (made) made(socket.get());

@@ -38,6 +38,7 @@ const char* to_string(GroupError error) {
     case GroupError::kFull: return "there is a socket for every slot";
     case GroupError::kDenied: return "the system refuses sockets";
     case GroupError::kBusy: return "a join is under way";
+    case GroupError::kSilent: return "those that share the UDP port do not answer";
   }
   return "?";
 }
@@ -101,7 +102,21 @@ void SocketGroup::fetch(Instant now) {
     join_->deadline = now + options_.patience;
     return;
   }
+  if (is_ignorant()) return fail(GroupError::kSilent);
   spread(now);
+}
+
+bool SocketGroup::is_member() const {
+  return std::ranges::any_of(
+      held_, [](const auto& each) { return each.second.is_ours && each.second.is_bound; });
+}
+
+// Whether there is a group of which nobody has told us.
+bool SocketGroup::is_ignorant() const {
+  if (is_member() || !join_->fetched.empty()) return false;
+  return std::ranges::any_of(join_->members, [](const auto& each) {
+    return !each.second.has_answered || each.second.count != 0;
+  });
 }
 
 void SocketGroup::take_answer(host::PeerId from, const GroupMessage& says, host::PrivateFd socket,
@@ -223,6 +238,12 @@ void SocketGroup::finish() {
 void SocketGroup::fail(GroupError why) {
   const SlotNumber slot = join_->slot;
   join_.reset();
+  // Who is no member is not heard when it holds sockets: they would keep positions in the kernel's
+  // group that the next newcomer does not know of.
+  if (!is_member()) {
+    held_.clear();
+    steering_ = Steering();
+  }
   LOG_WARN("slot %u has no socket: %s", slot.value, to_string(why));
   events_.not_joined(slot, why);
 }

@@ -20,7 +20,8 @@
 // The socket of a new position is bound only after everybody holds it: a newcomer that dies on the
 // way leaves nothing in the kernel's group, and members forget a socket that never was bound. A
 // member that does not answer in time is gone on without; what was sent to it is held by its queue.
-// Where nobody answers, all are waited for longer.
+// Where nobody answers, all are waited for longer, and whoever knows nothing of the group then
+// gives up: as its first it would take a position that is another's, and be deaf for good.
 //
 // A member that could not even be reached goes on with what it knew. Each position has a turn, one
 // more for each newcomer that takes it, so that whoever asks such a member and others knows who is
@@ -59,6 +60,7 @@ enum class GroupError : std::uint8_t {
   kFull,       // a socket for every slot there can be
   kDenied,     // a filter refuses
   kBusy,       // one join at a time
+  kSilent,     // there are members, and none tells what the group holds
 };
 const char* to_string(GroupError error);
 
@@ -164,6 +166,8 @@ class SocketGroup {
   void keep(const GroupMessage& says, host::PrivateFd socket);
   bool is_news(const Held& held, const GroupMessage& says);
   bool is_worth_waiting(Instant now) const;
+  bool is_member() const;
+  bool is_ignorant() const;
   void fetch(Instant now);
   void proceed(Instant now);
   Result<std::uint16_t, GroupError> choose_position();
@@ -193,6 +197,7 @@ class JoinLock {
   // Empty: somebody else has it (try again a little later, and give up in the end: the holder may
   // be stopped), or the system gives us no socket.
   static std::optional<JoinLock> try_take(std::string_view name = kName);
+  int descriptor() const { return socket_.get(); }
 
  private:
   explicit JoinLock(host::PrivateFd socket) : socket_(std::move(socket)) {}

@@ -116,6 +116,15 @@ TEST_F(SocketGroupTest, AStoppedMemberIsNotWaitedForAndMissesNothing) {
   expect_steered("after a join");
 }
 
+TEST_F(SocketGroupTest, WhoHearsOfTheGroupFromNobodyDoesNotJoin) {
+  start_joined(3);
+  members[0]->signal(SIGSTOP);
+  EXPECT_FALSE(start(40)->wait_joined());
+  members[0]->signal(SIGCONT);
+  start_joined(40);
+  expect_steered("after the only one goes on");
+}
+
 TEST_F(SocketGroupTest, TheLastOneToGoLeavesNothing) {
   start_joined(3);
   start_joined(4);
@@ -222,6 +231,29 @@ TEST_F(GroupAloneTest, WaitsLongerWhereNobodyAnswers) {
   EXPECT_EQ(group.next_deadline(), Instant() + patience * 5) << "for the socket to be held";
   group.tick(Instant() + patience * 5);
   EXPECT_EQ(events.joins, 2);
+}
+
+// The first of a group knows all of it; a newcomer that is told nothing, or half, knows nothing.
+TEST_F(GroupAloneTest, ANewcomerThatIsToldNothingGivesUp) {
+  const std::uint16_t theirs = free_port();
+  const auto sockets = make_group(theirs, 1);
+  const Duration patience = GroupOptions().patience;
+  for (const int heard : {0, 1, 2}) {
+    Alone around;
+    SocketGroup newcomer(around, {.port = theirs});
+    newcomer.join({6}, {&kPeer, 1}, {});
+    const auto hear = [&](GroupMessage says, int fd) {
+      says.round = 1;
+      newcomer.message(kPeer, bytes_of(says), fd < 0 ? host::PrivateFd() : host::PrivateFd(fd), {});
+    };
+    if (heard > 0) hear({.says = GroupSays::kHolding, .count = 1, .value = 7}, -1);
+    if (heard > 1) hear({.says = GroupSays::kSocket, .slot = 9}, dup(sockets[0].get()));
+    for (int passed = 1; passed <= 5 && newcomer.is_joining(); ++passed)
+      newcomer.tick(Instant() + patience * passed);
+    EXPECT_EQ(around.failure, GroupError::kSilent) << heard;
+    EXPECT_EQ(around.joins, 0) << heard;
+    EXPECT_EQ(newcomer.size(), 0u) << "it would keep a position that nobody knows of: " << heard;
+  }
 }
 
 TEST_F(GroupAloneTest, AStrangersPortIsRefused) {
