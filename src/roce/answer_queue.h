@@ -71,7 +71,7 @@ class AtomicReplay {
     bool is_used = false;
   };
   std::vector<Result> results_;
-  std::uint32_t next_ = 0;
+  std::uint64_t next_ = 0;  // does not wrap: how many there may be is no power of two
 };
 
 // The last READs, of which the peer may ask for all or a part again (9.7.5.1.5): as many as it may
@@ -84,7 +84,7 @@ class ReadHistory {
 
  private:
   std::vector<OwedAnswer> reads_;
-  std::uint32_t next_ = 0;
+  std::uint64_t next_ = 0;
 };
 
 }  // namespace verbena::roce
