@@ -307,7 +307,8 @@ void Engine::fire_timers(Instant now) {
     const std::lock_guard guard(qp->pair.lock());
     if (qp->timer > now) continue;
     qp->timer = Instant::never();
-    if (qp->turn(now)) doorbell_->ring(number.index());
+    // A poller may have come here, which may go and wait for an event.
+    if (qp->turn(now)) doorbell_->ring_and_wake(number.index());
   }
 }
 

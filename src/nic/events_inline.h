@@ -11,6 +11,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <memory>
 
 #include "base/assert.h"
 #include "host/control.h"
@@ -53,6 +54,9 @@ template <class Event>
 bool EventQueue<Event>::leave_parent() {
   telling_.store(0, std::memory_order_relaxed);
   made_by_ = getpid();
+  // What waits is the parent's, one of whose threads may have been at it.
+  std::construct_at(&lock_);
+  std::construct_at(&waiting_);
   if (!is_still_ours()) return true;
   const int fresh = eventfd(0, EFD_SEMAPHORE | EFD_CLOEXEC | (fcntl(fd_, F_GETFL) & O_NONBLOCK));
   if (fresh < 0) return false;

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 #include <pthread.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <atomic>
 #include <memory>
@@ -90,6 +92,25 @@ TEST(EventQueue, EndsNoThreadThatIsToBeCancelled) {
   ASSERT_EQ(pthread_create(&thread, nullptr, run, &told), 0);
   ASSERT_EQ(pthread_join(thread, nullptr), 0);
   EXPECT_TRUE(told.has_pushed);
+}
+
+// What nobody fetched before a fork is the parent's.
+TEST(EventQueue, OfAChildBeginsEmpty) {
+  auto queue = EventQueue<int>::create();
+  ASSERT_TRUE(queue);
+  (*queue)->push(1);
+  const pid_t child = fork();
+  if (child == 0) {
+    const bool has_left = (*queue)->leave_parent();
+    const bool was_empty = !is_readable((*queue)->fd());
+    (*queue)->push(2);
+    const bool is_own = *(*queue)->take(kNothing) == 2;
+    _exit(has_left && was_empty && is_own && !is_readable((*queue)->fd()) ? 0 : 1);
+  }
+  int status = -1;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_EQ(status, 0);
+  EXPECT_EQ(*(*queue)->take(kNothing), 1);
 }
 
 // Who waited takes the count away at once.
