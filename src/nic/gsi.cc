@@ -35,6 +35,14 @@ constexpr long kPauseToLookAgain = 2'000'000;  // nanoseconds
 constexpr Duration kFlushPatience = Duration::milliseconds(50);
 constexpr QpNum kGsiQp{1};
 
+template <class Message>
+wire::Rej unknown_id_of(const Message& message, wire::RejOf which) {
+  return {.local_comm_id = message.remote_comm_id,
+          .remote_comm_id = message.local_comm_id,
+          .message = which,
+          .reason = wire::RejReason::kInvalidCommId};
+}
+
 }  // namespace
 
 Gsi::Gsi(Nic& nic, Engine& engine) : nic_(nic), engine_(engine) {}
@@ -83,22 +91,29 @@ void Gsi::send(const GsiMad& mad) {
 
 // ---------------------------------------------------------------------------------- whose it is
 
-std::optional<SlotNumber> Gsi::slot_of_request(const Request& request) {
+auto Gsi::known(const Request& request) -> std::optional<Went> {
   const std::lock_guard guard(requests_lock_);
-  const auto known = requests_.find(request);
-  if (known == requests_.end()) return std::nullopt;
-  return known->second;
+  const auto found = requests_.find(request);
+  if (found == requests_.end()) return std::nullopt;
+  return found->second;
 }
 
-// A request that comes again goes where it went before: who took it may have stopped listening.
+std::optional<SlotNumber> Gsi::slot_of_request(const Request& request) {
+  const auto went = known(request);
+  return went ? std::optional(went->slot) : std::nullopt;
+}
+
+// A request that comes again goes where it went before: who took it may have stopped listening. One
+// of another transaction is new, whoever had its id before.
 std::optional<SlotNumber> Gsi::slot_of_service(std::uint64_t service, const GsiMad& mad,
-                                               std::uint32_t asker) {
+                                               std::uint32_t asker, std::uint64_t transaction) {
   const Request request{mad.from, asker};
-  if (const auto known = slot_of_request(request)) return known;
+  const auto went = known(request);
+  if (went && went->transaction == transaction) return went->slot;
   const auto slot = names_->find(service, mad.to, clock_now());
   if (!slot) return slot;
   const std::lock_guard guard(requests_lock_);
-  if (!requests_.emplace(request, *slot).second) return slot;
+  if (!requests_.insert_or_assign(request, Went{*slot, transaction}).second) return slot;
   requests_in_order_.push_back(request);
   if (requests_in_order_.size() > kRequestsMax) {
     requests_.erase(requests_in_order_.front());
@@ -112,9 +127,11 @@ std::optional<SlotNumber> Gsi::slot_for(const wire::CmMad& parsed, const GsiMad&
       [&](const auto& message) -> std::optional<SlotNumber> {
         using M = std::decay_t<decltype(message)>;
         if constexpr (std::is_same_v<M, wire::Req>) {
-          return slot_of_service(message.service_id, mad, message.local_comm_id);
+          return slot_of_service(message.service_id, mad, message.local_comm_id,
+                                 parsed.transaction_id);
         } else if constexpr (std::is_same_v<M, wire::SidrReq>) {
-          return slot_of_service(message.service_id, mad, message.request_id);
+          return slot_of_service(message.service_id, mad, message.request_id,
+                                 parsed.transaction_id);
         } else if constexpr (std::is_same_v<M, wire::Rej>) {
           // Who withdraws its request may not know the id of whoever has it (12.6.7).
           return message.remote_comm_id != 0 ? port::slot_of_id(message.remote_comm_id)
@@ -152,16 +169,17 @@ GsiMad Gsi::answer_to(const GsiMad& mad, const wire::CmMad& answer) {
   return back;
 }
 
-// What a process would have answered that has ended: that it knows nothing of this connection.
+// What a process would have answered that has ended: that it knows nothing of this connection. An
+// RTU has no answer else; but whoever sends it has not heard of the end, for it came when there was
+// no connection yet.
 std::optional<GsiMad> Gsi::last_word_to(const GsiMad& mad) {
   const auto parsed = wire::parse_cm(mad.bytes);
   if (!parsed) return std::nullopt;
   wire::CmMad answer{.transaction_id = parsed->transaction_id, .message = wire::Rej{}};
   if (const auto* const rep = std::get_if<wire::Rep>(&parsed->message)) {
-    answer.message = wire::Rej{.local_comm_id = rep->remote_comm_id,
-                               .remote_comm_id = rep->local_comm_id,
-                               .message = wire::RejOf::kRep,
-                               .reason = wire::RejReason::kInvalidCommId};
+    answer.message = unknown_id_of(*rep, wire::RejOf::kRep);
+  } else if (const auto* const rtu = std::get_if<wire::Rtu>(&parsed->message)) {
+    answer.message = unknown_id_of(*rtu, wire::RejOf::kOther);
   } else if (const auto* const dreq = std::get_if<wire::Dreq>(&parsed->message)) {
     answer.message =
         wire::Drep{.local_comm_id = dreq->remote_comm_id, .remote_comm_id = dreq->local_comm_id};
@@ -330,11 +348,14 @@ void Gsi::message(std::span<const std::byte> bytes) {
   }
 }
 
-void Gsi::slot_answered(SlotNumber slot, std::optional<host::PeerId> holder) {
-  if (holder) return pass(slot);
+void Gsi::slot_answered(SlotNumber slot) { pass(slot); }
+
+void Gsi::slot_refused(SlotNumber slot, host::Refusal why) {
   const auto found = waiting_.extract(slot);
   if (!found) return;
-  LOG_INFO("slot %u has gone, and management datagrams for it", slot.value);
+  // Whoever is only stopped goes on later, and who sent to it will send again.
+  if (why == host::Refusal::kBusy) return;
+  LOG_INFO("slot %u: %s, and management datagrams for it", slot.value, host::to_string(why));
   for (const GsiMad& mad : found.mapped())
     if (const auto answer = last_word_to(mad)) deliver(*answer);
 }

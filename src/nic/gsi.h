@@ -65,7 +65,8 @@ class Gsi {
   void started(host::Control& control, Links& links);
   static bool is_message(std::span<const std::byte> bytes);
   void message(std::span<const std::byte> bytes);
-  void slot_answered(SlotNumber slot, std::optional<host::PeerId> holder);
+  void slot_answered(SlotNumber slot);
+  void slot_refused(SlotNumber slot, host::Refusal why);
   void slot_is_ours(SlotNumber slot);
   void peer_down(host::PeerId peer);
   void interfaces_changed();
@@ -91,9 +92,14 @@ class Gsi {
   // Nothing: nobody serves it, or it is no message of connection management.
   std::optional<SlotNumber> slot_for(const wire::CmMad& parsed, const GsiMad& mad);
   std::optional<SlotNumber> slot_of_service(std::uint64_t service, const GsiMad& mad,
-                                            std::uint32_t asker);
+                                            std::uint32_t asker, std::uint64_t transaction);
   // Where a request went that is known yet: an address, and a communication or request id there.
   using Request = std::pair<Gid, std::uint32_t>;
+  struct Went {
+    SlotNumber slot;
+    std::uint64_t transaction;
+  };
+  std::optional<Went> known(const Request& request);
   std::optional<SlotNumber> slot_of_request(const Request& request);
   static GsiMad answer_to(const GsiMad& mad, const wire::CmMad& answer);
   static std::optional<GsiMad> refusal_of(const wire::CmMad& request, const GsiMad& mad);
@@ -135,7 +141,7 @@ class Gsi {
   // Where requests went, by who asks.
   static constexpr std::size_t kRequestsMax = 16'384;
   Mutex requests_lock_;
-  std::map<Request, SlotNumber> requests_;
+  std::map<Request, Went> requests_;
   std::deque<Request> requests_in_order_;
 
   // The control thread's.

@@ -104,7 +104,7 @@ void Links::peer_up(std::unique_ptr<host::Peer> peer) {
 
 void Links::slot_reached(SlotNumber slot, host::PeerId id) {
   wire_slot_answered(slot, id);
-  engine_.gsi().slot_answered(slot, id);
+  engine_.gsi().slot_answered(slot);
   const auto found = processes_.find(id);
   if (found != processes_.end()) reached(slot, found->second);
 }
@@ -127,7 +127,7 @@ void Links::slot_unreachable(SlotNumber slot, host::Refusal why) {
     engine_.gsi().slot_is_ours(slot);
     return reached(slot, processes_.at(control_->id()));
   }
-  engine_.gsi().slot_answered(slot, std::nullopt);
+  engine_.gsi().slot_refused(slot, why);
   const auto found = waiting_.find(slot);
   if (found == waiting_.end()) return;
   const Waiting waiting = std::move(found->second);
