@@ -14,6 +14,13 @@
 
 namespace verbena::nic {
 
+namespace {
+
+// So many places are looked at together.
+constexpr std::uint32_t kLookedAt = 64;
+
+}  // namespace
+
 PostsInRow::PostsInRow(Qp& qp) : qp_(qp) {
   qp_.engine().note_post();
   qp_.pair.lock().lock();
@@ -60,7 +67,7 @@ bool PostsInRow::send(std::uint64_t wr_id, std::uint8_t flags, Sge piece) {
   const local::RowRoom room = qp_.ring() ? qp_.ring()->row_room() : local::RowRoom{};
   if (room.count != 0 && room.length == piece.length && look_like(flags, piece)) {
     alike_.to = room.at;
-    alike_.left = std::min(room.count, qp_.pair.window().open_room());
+    alike_.left = qp_.pair.window().open_room(room.count);
   }
   return true;
 }
@@ -69,9 +76,10 @@ bool PostsInRow::write(std::uint64_t wr_id, std::uint8_t flags, Sge piece,
                        std::uint64_t remote_address, MemoryKey remote_key) {
   local::Direct* const direct = alike_.writes_by;
   qp::SendWindow& window = qp_.pair.window();
-  std::byte* const to = direct && is_alike(flags, piece) && window.is_caught_up()
-                            ? direct->target_of_write(remote_key, remote_address, piece.length)
-                            : nullptr;
+  std::byte* const to =
+      direct && alike_.writes_end != window.posted() && is_alike(flags, piece) && window.is_idle()
+          ? direct->target_of_write(remote_key, remote_address, piece.length)
+          : nullptr;
   const bool is_done =
       to && memory::guarded_copy_inline(to, alike_.from.at(piece.address), piece.length) &&
       direct->copy_counts();
@@ -91,7 +99,11 @@ bool PostsInRow::write(std::uint64_t wr_id, std::uint8_t flags, Sge piece,
                                  .remote_address = remote_address,
                                  .remote_key = remote_key};
   if (!qp_.post_in_row(request)) return false;
-  if (qp_.row_writes_by() && look_like(flags, piece)) alike_.writes_by = qp_.row_writes_by();
+  const qp::SendWindow& window = qp_.pair.window();
+  if (qp_.row_writes_by() && window.is_caught_up() && look_like(flags, piece)) {
+    alike_.writes_by = qp_.row_writes_by();
+    alike_.writes_end = window.posted() + window.places(kLookedAt);
+  }
   return true;
 }
 

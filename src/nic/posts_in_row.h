@@ -35,7 +35,8 @@ class PostsInRow {
     std::byte* to = nullptr;             // where the next SEND's bytes go,
     std::uint32_t left = 0;              // so many more
     std::uint32_t placed = 0;            // so many are there that nobody has been told of
-    local::Direct* writes_by = nullptr;  // or by what the next WRITE is executed
+    local::Direct* writes_by = nullptr;  // or by what the next WRITE is executed,
+    std::uint32_t writes_end = 0;        // up to this index
     std::uint32_t length = 0;
     std::uint8_t flags = 0;  // but for kSignaled
     memory::RegionReach from;

@@ -247,7 +247,7 @@ Result<void, qp::PostError> post_send_together(Qp& qp, std::span<const qp::SendR
   std::size_t posted = 0;
   qp.engine().note_post();
   const std::lock_guard guard(qp.pair.lock());
-  if (qp.pair.room() < requests.size()) return refuse(qp::PostError::kFull);
+  if (!qp.pair.has_room(requests.size())) return refuse(qp::PostError::kFull);
   return post_locked(qp, requests, posted);
 }
 

@@ -243,7 +243,8 @@ Result<void, PostError> QueuePair::post_send(const SendRequest& request) {
   if (!is_inline && request.sges.size() > send_queue_.sge_max())
     return refuse(PostError::kTooManySges);
   SendWqe* wqe = send_queue_.room();
-  if (!wqe || (rendezvous_ && used() >= config_.send_depth)) return refuse(PostError::kFull);
+  if (!wqe || !window_.has_place() || (rendezvous_ && used() >= config_.send_depth))
+    return refuse(PostError::kFull);
   fill(*wqe, request);
   send_queue_.post();
   if (state() == QpState::kError || state() == QpState::kSendError) window_.flush();

@@ -117,8 +117,11 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   const QpConfig& config() const { return config_; }
   // Work requests may be executed as they are posted, past the queue.
   bool may_bypass_queue() const { return may_bypass_queue_; }
-  // Work requests that can be posted.
-  std::uint32_t room() const { return config_.send_depth - used(); }
+  // So many work requests can be posted.
+  bool has_room(std::size_t count) const {
+    return count <= config_.send_depth - used() &&
+           window_.places(static_cast<std::uint32_t>(count)) == count;
+  }
   // Nothing is received any more, and what was being received never was: it is about to go.
   void abandon();
   // SQD, and something begun before is not done yet (sq_draining of a query).

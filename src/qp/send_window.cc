@@ -354,6 +354,7 @@ void SendWindow::push_report(const Entry& entry, Status status, Reason reason) {
   completion.kind = entry.shape ? entry.shape->completion : queues::CompletionKind::kSend;
   completion.vendor_error = static_cast<std::uint32_t>(reason);
   completion.qp = config_.qp;
+  note_completion(done_);
   if (status == Status::kSuccess && entry.shape->returns)
     completion.byte_length = static_cast<std::uint32_t>(operation_at(done_).length);
   if (!config_.completions->push(completion, false)) lost_ = true;
@@ -424,10 +425,17 @@ void SendWindow::reset() {
   mode_ = Mode::kIdle;
   flush_reason_ = Reason::kFlushedByModify;
   config_.queue->reset();
+  last_place_ = taken_;
   done_ = cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();
   reads_out_ = 0;
   lost_ = lost_told_ = drained_told_ = false;
   resume_at_.reset();
+}
+
+// Seldom: the completion queue's own line is another thread's, maybe.
+bool SendWindow::has_been_taken(std::uint32_t place) const {
+  taken_ = config_.completions->taken_upto();
+  return !config_.completions->is_waiting_at(place);
 }
 
 bool SendWindow::accepts_posts() const { return mode_ != Mode::kIdle; }

@@ -69,16 +69,39 @@ class SendWindow {
 
   // -- for carriers
   // Everything posted is done, and the next operation would be offered at once.
-  bool is_caught_up() const {
+  bool is_caught_up() const { return is_idle() && has_place(); }
+  // The same for whoever knows that it has a place.
+  bool is_idle() const {
     return mode_ == Mode::kRunning && done_ == config_.queue->posted() && !resume_at_;
   }
+  // Whether the `nth` work request from now on, from 0 on, finds its place free: what lay there
+  // before is not waiting for the program to take its completion.
+  bool has_place(std::uint32_t nth = 0) const {
+    if (is_known_taken(last_place_)) [[likely]]
+      return true;
+    const std::uint32_t place = config_.queue->completed_at(config_.queue->posted() + nth);
+    return is_known_taken(place) || has_been_taken(place);
+  }
+  // So many one behind the other do, of `most`.
+  std::uint32_t places(std::uint32_t most) const {
+    most = std::min(most, config_.queue->depth());
+    if (is_known_taken(last_place_)) [[likely]]
+      return most;
+    std::uint32_t nth = 0;
+    while (nth < most && has_place(nth))
+      ++nth;
+    return nth;
+  }
+  // Of the next work request.
+  std::uint32_t posted() const { return config_.queue->posted(); }
   // A work request that was executed as it was posted, while the window was caught up.
   // `length`: of what a READ brought.
   [[gnu::always_inline]] void done_at_once(std::uint64_t wr_id, queues::CompletionKind kind,
                                            bool is_signaled, std::uint32_t length = 0) {
+    const std::uint32_t index = config_.queue->posted();
     config_.queue->post_done();
     done_ = cursor_ = issued_ = offered_ = fetched_ = config_.queue->posted();
-    if (is_signaled || config_.signal_all) push_at_once(wr_id, kind, length);
+    if (is_signaled || config_.signal_all) push_at_once(index, wr_id, kind, length);
   }
   // READs and atomics can be outstanding at all.
   bool may_read() const { return reads_out_max_ != 0; }
@@ -86,17 +109,18 @@ class SendWindow {
   bool is_open() const {
     const std::uint32_t posted = config_.queue->posted();
     return mode_ == Mode::kRunning && cursor_ == posted && fetched_ == posted && !resume_at_ &&
-           posted - done_ <= mask_ && config_.queue->used() < config_.queue->depth();
+           posted - done_ <= mask_ && config_.queue->used() < config_.queue->depth() && has_place();
   }
   // SENDs that are sent as they are posted, while the window is open: each is sent under the next
   // index from this one on, and written down; then the window is told. A carrier may ask for their
   // payload later as for any other.
   OpIndex open_index() const { return OpIndex(fetched_); }
-  // How many at most.
-  std::uint32_t open_room() const {
+  // How many, of `most`.
+  std::uint32_t open_room(std::uint32_t most) const {
     if (!is_open()) return 0;
     const queues::SendQueue& queue = *config_.queue;
-    return std::min(mask_ + 1 - (queue.posted() - done_), queue.depth() - queue.used());
+    return places(
+        std::min({most, mask_ + 1 - (queue.posted() - done_), queue.depth() - queue.used()}));
   }
   // The `nth` of them, from 0 on. Only what needs no more checks than the caller made: of one piece
   // or inline, no fence, no datagram, not of XRC. Field by field: see verbs/post.cc.
@@ -266,8 +290,13 @@ class SendWindow {
                                   const queues::SendWqe& wqe) const;
   std::optional<LocalError> check_sges(const Entry& entry, const queues::SendWqe& wqe) const;
 
+  bool is_known_taken(std::uint32_t place) const {
+    return static_cast<std::int32_t>(place - taken_) <= 0;
+  }
+  bool has_been_taken(std::uint32_t place) const;
   // These may end in flush and a call of the owner; afterwards the mode tells.
-  void push_at_once(std::uint64_t wr_id, queues::CompletionKind kind, std::uint32_t length);
+  void push_at_once(std::uint32_t index, std::uint64_t wr_id, queues::CompletionKind kind,
+                    std::uint32_t length);
   void complete_upto(std::uint32_t end);
   void settle();
   [[gnu::cold]] void fail_oldest(queues::Status status, Reason reason);
@@ -276,7 +305,13 @@ class SendWindow {
   void wait_for_receiver(const Now& now, std::uint8_t rnr_timer);
 
   void push(const Entry& entry, queues::Status status, Reason reason);
+  // Of the work request of this index, which is told of next.
+  [[gnu::always_inline]] void note_completion(std::uint32_t index) {
+    last_place_ = config_.completions->next_place();
+    config_.queue->completed(index, last_place_);
+  }
   [[gnu::always_inline]] void push_done(const Entry& entry) {
+    note_completion(done_);
     const auto make = [&]() __attribute__((always_inline)) {
       return queues::Completion{
           .wr_id = entry.wr_id, .kind = entry.shape->completion, .qp = config_.qp};
@@ -309,8 +344,10 @@ class SendWindow {
   std::uint32_t issued_ = 0;   // all below were issued at least once
   std::uint32_t offered_ = 0;  // all below were offered by next(): begun, in the sense of SQD
   std::uint32_t fetched_ = 0;
-  std::uint32_t shown_ = 0;      // what next() gave last
-  std::uint32_t reads_out_ = 0;  // READs and atomics in [done_, cursor_)
+  std::uint32_t shown_ = 0;          // what next() gave last
+  std::uint32_t last_place_ = 0;     // of the last completion; see SendQueue::completed()
+  mutable std::uint32_t taken_ = 0;  // so far the program has taken completions, as last seen
+  std::uint32_t reads_out_ = 0;      // READs and atomics in [done_, cursor_)
 
   std::uint32_t reads_out_max_ = 0;
   std::uint8_t retry_count_ = 0;

@@ -8,10 +8,10 @@ namespace verbena::qp {
 
 using queues::Completion;
 using queues::SendWqe;
-using queues::Status;
 
-void SendWindow::push_at_once(std::uint64_t wr_id, queues::CompletionKind kind,
+void SendWindow::push_at_once(std::uint32_t index, std::uint64_t wr_id, queues::CompletionKind kind,
                               std::uint32_t length) {
+  note_completion(index);
   const auto make = [&] {
     return Completion{.wr_id = wr_id, .kind = kind, .byte_length = length, .qp = config_.qp};
   };

@@ -173,16 +173,15 @@ void CompletionQueue::remove(QpNum qp) {
   const std::lock_guard taking(take_lock_);
   const std::uint32_t head = head_.load(std::memory_order_relaxed);
   const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
-  std::uint32_t kept = head;
-  for (std::uint32_t index = head; index != tail; ++index) {
-    const Completion& completion = *place_of(index);
+  // Towards the tail: none may seem to wait at a place that it was taken from.
+  std::uint32_t kept = tail;
+  for (std::uint32_t index = tail; index != head;) {
+    const Completion& completion = *place_of(--index);
     if (completion.qp == qp) continue;
+    --kept;
     if (kept != index) *place_of(kept) = completion;
-    ++kept;
   }
-  tail_.store(kept, std::memory_order_release);
-  // It may have gone ahead of the tail's new reach.
-  room_upto_ = kept;
+  head_.store(kept, std::memory_order_release);
 }
 
 bool CompletionQueue::resize(std::uint32_t capacity) {
@@ -194,15 +193,16 @@ bool CompletionQueue::resize(std::uint32_t capacity) {
   const std::uint32_t head = head_.load(std::memory_order_relaxed);
   const std::uint32_t count = tail_.load(std::memory_order_relaxed) - head;
   if (count > capacity) return false;
+  // Each keeps its number (is_waiting_at()).
+  const std::uint32_t places =
+      std::min(std::bit_ceil(std::max(count, kPlacesMin)), std::bit_ceil(capacity));
   auto* const to = reinterpret_cast<Completion*>(memory.get());
   for (std::uint32_t i = 0; i < count; ++i)
-    to[i] = *place_of(head + i);
+    to[(head + i) & (places - 1)] = *place_of(head + i);
   std::swap(memory_, memory);
   capacity_.store(capacity, std::memory_order_relaxed);
-  use(std::bit_ceil(std::max(count, kPlacesMin)));
-  head_.store(0, std::memory_order_relaxed);
-  tail_.store(count, std::memory_order_release);
-  room_upto_ = count;
+  use(places);
+  room_upto_ = head + count;
   return true;
 }
 

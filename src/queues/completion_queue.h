@@ -166,6 +166,16 @@ class CompletionQueue {
   void push_written(std::uint32_t count) {
     tail_.store(tail_.load(std::memory_order_relaxed) + count, std::memory_order_release);
   }
+  // Where the next completion goes, and whether it waits to be taken since. Any number but 0; where
+  // pushes meet it may be that of an earlier one.
+  std::uint32_t next_place() const { return tail_.load(std::memory_order_relaxed) + 1; }
+  bool is_waiting_at(std::uint32_t place) const {
+    const std::uint32_t head = head_.load(std::memory_order_relaxed);
+    return place != 0 && place - 1 - head < tail_.load(std::memory_order_relaxed) - head;
+  }
+  // All places up to this one were taken.
+  std::uint32_t taken_upto() const { return head_.load(std::memory_order_relaxed); }
+
   // From now on pushes may meet. The first caller returns before that is true: it waits until every
   // push that began before the call has ended, then lets others push.
   void expect_many_pushers() { is_push_locked_.store(true, std::memory_order_relaxed); }

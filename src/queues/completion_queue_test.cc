@@ -226,6 +226,8 @@ struct CompletionModel {
     const QpNum qp{small(3)};
     queue.remove(qp);
     std::erase_if(list, [&](const Completion& c) { return c.qp == qp; });
+    // What is left may lie further on than it did.
+    waits_at.clear();
   }
 
   void resize() {
@@ -242,6 +244,10 @@ struct CompletionModel {
     for (std::size_t i = 0; i < got; ++i) {
       ASSERT_EQ(out[i].wr_id, list.front().wr_id);
       list.pop_front();
+      if (waits_at.size() > list.size()) {
+        taken_from.push_back(waits_at.front());
+        waits_at.pop_front();
+      }
     }
   }
 
@@ -252,6 +258,7 @@ struct CompletionModel {
     if (random.one_in(4)) completion.status = Status::kRetryExceeded;
     const bool solicited = random.one_in(3);
     const bool fits = list.size() < capacity && !overrun;
+    const std::uint32_t place = queue.next_place();
     ASSERT_EQ(queue.push(completion, solicited), fits);
     if (!fits) {
       if (!overrun) armed = Arm::kNo;  // as CountedEvents does
@@ -259,6 +266,7 @@ struct CompletionModel {
       return;
     }
     list.push_back(completion);
+    waits_at.push_back(place);
     const bool is_solicited = solicited || completion.status != Status::kSuccess;
     if (armed == Arm::kNext || (armed == Arm::kSolicited && is_solicited)) {
       ++expected_events;
@@ -279,6 +287,8 @@ struct CompletionModel {
   std::uint32_t capacity;
   CompletionQueue queue;
   std::deque<Completion> list;
+  std::deque<std::uint32_t> waits_at;  // of the last of these
+  std::vector<std::uint32_t> taken_from;
   Arm armed = Arm::kNo;
   int expected_events = 0;
   bool overrun = false;
@@ -294,6 +304,10 @@ TEST(CompletionQueue, AgreesWithAModel) {
       ASSERT_EQ(model.queue.empty(), model.list.empty());
       ASSERT_EQ(model.events.completions, model.expected_events);
       ASSERT_EQ(model.events.overruns, model.overrun ? 1 : 0);
+      for (const std::uint32_t place : model.waits_at)
+        ASSERT_TRUE(model.queue.is_waiting_at(place));
+      for (const std::uint32_t place : model.taken_from)
+        ASSERT_FALSE(model.queue.is_waiting_at(place));
     }
   }
 }

@@ -5,6 +5,7 @@
 #include <atomic>
 #include <bit>
 #include <cstring>
+#include <new>
 
 #include "base/assert.h"
 
@@ -21,6 +22,13 @@ std::uint32_t depth_for(std::uint32_t wanted) {
   return wanted == 0 ? 0 : std::bit_ceil(wanted);
 }
 
+std::uint32_t* zeros(std::uint32_t count) {
+  auto* const made = static_cast<std::uint32_t*>(std::calloc(std::max(count, 1u), sizeof count));
+  // check: allow throw: because it stands for operator new, whose zeros are all touched at once
+  if (!made) throw std::bad_alloc();
+  return made;
+}
+
 std::byte* align(std::byte* start) {
   const auto address = reinterpret_cast<std::uintptr_t>(start);
   return start + (kWqeAlign - address % kWqeAlign) % kWqeAlign;
@@ -34,11 +42,18 @@ std::uint32_t SendQueue::inline_room(std::uint32_t sge_max, std::uint32_t inline
 
 SendQueue::SendQueue(std::uint32_t depth, std::uint32_t sge_max, std::uint32_t inline_max)
     : depth_(depth_for(depth)),
+      mask_(depth_ == 0 ? 0 : depth_ - 1),
       sge_max_(sge_max),
       inline_max_(inline_max),
       stride_(stride_for(sge_max, inline_max)),
       memory_(std::make_unique_for_overwrite<std::byte[]>(depth_ * stride_ + kWqeAlign)),
+      completed_at_(zeros(depth_)),
       base_(align(memory_.get())) {}
+
+void SendQueue::reset(std::uint32_t first) {
+  if (posted_ != 0) std::memset(completed_at_.get(), 0, depth_ * sizeof completed_at_[0]);
+  posted_ = freed_ = first;
+}
 
 SendWqe* SendQueue::place_of(std::uint32_t index) const {
   return reinterpret_cast<SendWqe*>(base_ + (index & (depth_ - 1)) * stride_);

@@ -9,6 +9,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <cstdlib>
 #include <memory>
 #include <span>
 
@@ -103,11 +104,17 @@ class SendQueue {
   // nobody will look at.
   SendWqe* room();
   void post(std::uint32_t count = 1) { posted_ += count; }
-  // A work request that is done as soon as it is posted, on an empty queue: it takes no place.
-  void post_done() {
-    ++posted_;
-    ++freed_;
+  // Work requests that are done as soon as they are posted, on an empty queue: they take no place.
+  void post_done(std::uint32_t count = 1) {
+    posted_ += count;
+    freed_ += count;
   }
+
+  // A work request's place is the program's again once its completion was taken (IBTA vol 1,
+  // 10.8.5.1): who posts until there is no room finds room in the completion queue, too. Where that
+  // of the last one in the stride of `index` lies (CompletionQueue::next_place()), or 0.
+  void completed(std::uint32_t index, std::uint32_t place) { completed_at_[index & mask_] = place; }
+  std::uint32_t completed_at(std::uint32_t index) const { return completed_at_[index & mask_]; }
 
   // Fetching by index: valid for freed() <= index < posted(). What it holds may be written by
   // others at any time: its counts are not to be trusted.
@@ -128,16 +135,22 @@ class SendQueue {
   std::uint32_t freed() const { return freed_; }
   std::uint32_t used() const { return posted_ - freed_; }
   void free_upto(std::uint32_t index);  // all below `index` may be overwritten
-  void reset(std::uint32_t first = 0) { posted_ = freed_ = first; }
+  void reset(std::uint32_t first = 0);
 
  private:
+  // Of zeros that nobody has touched yet.
+  struct Free {
+    void operator()(std::uint32_t* zeros) const { std::free(zeros); }
+  };
   SendWqe* place_of(std::uint32_t index) const;
 
   std::uint32_t depth_;
+  std::uint32_t mask_;  // of an index; 0 as well where there is no place
   std::uint32_t sge_max_;
   std::uint32_t inline_max_;
   std::size_t stride_;
   std::unique_ptr<std::byte[]> memory_;  // aligned to kWqeAlign inside
+  std::unique_ptr<std::uint32_t[], Free> completed_at_;
   std::byte* base_;
   std::uint32_t posted_ = 0;
   std::uint32_t freed_ = 0;

@@ -57,6 +57,12 @@ SendLedger::SendLedger(Failures& failures, const Limits& limits)
       retries_left_(limits.retry_count),
       rnr_left_(limits.rnr_retry) {}
 
+bool SendLedger::has_room() const {
+  if (sends_.size() < limits_.depth) return true;
+  const std::size_t before = sends_.size() - limits_.depth;
+  return reported_ > before || (sends_[before].is_done && !is_signaled(sends_[before]));
+}
+
 void SendLedger::posted(PostedSend send) {
   send.is_flushed = !active_;
   sends_.push_back(std::move(send));

@@ -47,6 +47,7 @@ struct PostedSend {
 class SendLedger {
  public:
   struct Limits {
+    std::uint32_t depth = 0;
     bool is_reliable = true;
     bool signal_all = false;
     std::uint8_t retry_count = 0;
@@ -56,6 +57,9 @@ class SendLedger {
   };
   SendLedger(Failures& failures, const Limits& limits);
 
+  // The place of the one that is posted next was never used, or what lay there is done and its
+  // completion was taken (10.8.5.1).
+  bool has_room() const;
   void posted(PostedSend send);
   const PostedSend& at(std::uint32_t index) const { return sends_[index]; }
   std::size_t count() const { return sends_.size(); }

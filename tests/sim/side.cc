@@ -62,7 +62,8 @@ void Side::begin_life() {
   paused_until_ = Instant();
   carrier_ = std::make_unique<SimCarrier>(*this);
   sends_ = std::make_unique<SendLedger>(world_.failures,
-                                        SendLedger::Limits{.is_reliable = is_reliable(),
+                                        SendLedger::Limits{.depth = plan.send_depth,
+                                                           .is_reliable = is_reliable(),
                                                            .signal_all = plan.signal_all,
                                                            .retry_count = plan.retry_count,
                                                            .rnr_retry = plan.rnr_retry,
@@ -309,7 +310,12 @@ void Side::post_sends() {
   World& world = world_;
   if (qp_->state() == QpState::kReadyToReceive) return;
   for (auto some = world.random.below(6); some > 0 && posted_ < world.plan.sends; --some) {
-    if (!qp_->send_queue().room()) return;
+    if (home_.overruns > 0) return;
+    if (!sends_->has_room()) {
+      const auto refused = qp_->post_send({.opcode = queues::SendOpcode::kSend});
+      return world.failures.check(!refused && refused.error() == qp::PostError::kFull,
+                                  "a work request too many was not refused");
+    }
     PostedSend send = workload_.next_send(next_id_++, peer_->number());
     std::vector<Sge> sges = send.sges;
     // Inline data is read through the program's own pointers.
