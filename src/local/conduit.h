@@ -132,7 +132,7 @@ struct Source {
 
 struct RequestRecord {
   RecordHead head;
-  std::uint32_t index;         // of the operation
+  std::uint32_t index;         // of the operation, among those that take the ring
   std::uint32_t epoch;         // how often the requester went back
   std::uint32_t total_length;  // of the message, or kUnknownLength
   std::uint32_t piece_length;  // of this record's payload

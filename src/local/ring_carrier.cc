@@ -166,7 +166,7 @@ void RingCarrier::count_silence(qp::SendWindow& window, const Now& now) {
   // Into the void, so that there is something to be silent about.
   if (window.next(now)) window.issued(now);
   if (!window.has_outstanding()) return;
-  requester_.go_back();
+  requester_.go_back(window.oldest());
   window.answered(window.oldest(), qp::Answer::kSilence, now);
 }
 

@@ -38,10 +38,19 @@ bool RingRequester::has_answers() const {
   return conduit_ && !broken_ && (executed() != acknowledged_ || responses_.has_record());
 }
 
-// The counter is behind while what is outstanding did not take the ring.
 std::uint32_t RingRequester::executed() const {
   const std::uint32_t counted = conduit_.header().executed.load(std::memory_order_acquire);
   return is_after(counted, acknowledged_) ? counted : acknowledged_;
+}
+
+// All that was sent before has been answered. What did not take the ring since, any number of
+// operations, has no number there: the responder's counter says nothing of it.
+void RingRequester::begin_at(qp::OpIndex index) {
+  skipped_ += index.value() - (sending_.value() + 1);
+  sending_ = qp::OpIndex(index.value() - 1);
+  acknowledged_ = number_of(index);
+  last_fetch_.reset();
+  last_send_.reset();
 }
 
 void RingRequester::close() {
@@ -50,9 +59,10 @@ void RingRequester::close() {
   raise(signal_, Signal::kMessage);
 }
 
-void RingRequester::go_back() {
+void RingRequester::go_back(qp::OpIndex to) {
   ++epoch_;
   sent_ = 0;
+  sending_ = qp::OpIndex(to.value() - 1);
 }
 
 bool RingRequester::issue(qp::SendWindow& window, const qp::Operation& op, qp::Budget& budget,
@@ -60,13 +70,11 @@ bool RingRequester::issue(qp::SendWindow& window, const qp::Operation& op, qp::B
   const qp::OpIndex index = op.index;
   // The one before may have been flushed half-way.
   if (index != sending_) sent_ = 0;
-  // Those that did not take the ring count as acknowledged, too: any number may lie between two
-  // that do.
-  if (sent_ == 0 && window.oldest() == index) acknowledged_ = index.value();
-  sending_ = index;
+  if (sent_ == 0 && window.oldest() == index) begin_at(index);
   if (op.kind == qp::OpKind::kSend || op.has_immediate) last_send_ = index;
   if (op.kind == qp::OpKind::kRead || is_atomic(op.kind)) last_fetch_ = index;
   const Sent sent = send(window, op, budget);
+  if (sent != Sent::kLater || sent_ != 0) sending_ = index;
   if (sent == Sent::kLater) return false;
   sent_ = 0;
   if (sent == Sent::kEnded) return true;
@@ -113,10 +121,10 @@ bool RingRequester::send_at_once(const AtOnce& message, Acknowledged acknowledge
 
 RequestRecord* RingRequester::reserve(std::uint32_t units, const AtOnce& message,
                                       Acknowledged acknowledged) {
-  if (message.is_first_out) acknowledged_ = message.index.value();
+  if (message.is_first_out) begin_at(message.index);
   RequestRecord* const record = reserve(units);
   if (!record) return nullptr;
-  record->index = message.index.value();
+  record->index = number_of(message.index);
   record->epoch = epoch_;
   record->total_length = message.source.length;
   record->piece_length = message.source.length;
@@ -137,7 +145,7 @@ RequestRecord* RingRequester::reserve(std::uint32_t units) {
 RequestRecord* RingRequester::reserve(std::uint32_t units, const qp::Operation& op) {
   RequestRecord* const record = reserve(units);
   if (!record) return nullptr;
-  record->index = op.index.value();
+  record->index = number_of(op.index);
   record->epoch = epoch_;
   record->total_length = static_cast<std::uint32_t>(op.length);
   record->remote_address = op.kind == qp::OpKind::kSend ? 0 : op.remote_address;
@@ -263,15 +271,14 @@ void RingRequester::acknowledge(std::uint32_t executed, qp::SendWindow& window, 
   acknowledged_ = executed;
   if (last_fetch_ && *last_fetch_ - window.oldest() < 0) last_fetch_.reset();
   if (last_fetch_) [[unlikely]]
-    fail_unanswered(executed, window, now);
-  window.answered(qp::OpIndex(executed - 1), qp::Answer::kDone, now);
+    fail_unanswered(index_of(executed), window, now);
+  window.answered(index_of(executed - 1), qp::Answer::kDone, now);
 }
 
 // What brings something is over when that has come, not when it is said to be executed.
-void RingRequester::fail_unanswered(std::uint32_t executed, qp::SendWindow& window,
-                                    const Now& now) {
+void RingRequester::fail_unanswered(qp::OpIndex behind, qp::SendWindow& window, const Now& now) {
   const std::uint32_t behind_last = last_fetch_->value() + 1;
-  const std::uint32_t end = is_after(executed, behind_last) ? behind_last : executed;
+  const std::uint32_t end = is_after(behind.value(), behind_last) ? behind_last : behind.value();
   for (std::uint32_t at = window.oldest().value(); is_after(end, at); ++at) {
     const qp::OpIndex index(at);
     const qp::Operation* op = window.outstanding(index);
@@ -291,7 +298,7 @@ void RingRequester::answered_badly(qp::OpIndex index, qp::Answer how, qp::SendWi
 
 void RingRequester::take(const ResponseRecord& record, const std::byte* payload,
                          qp::SendWindow& window, const Now& now) {
-  const qp::OpIndex index(record.index);
+  const qp::OpIndex index = index_of(record.index);
   switch (static_cast<ResponseKind>(record.head.kind)) {
     case ResponseKind::kData: return take_data(record, payload, window, now);
     case ResponseKind::kValue: {
@@ -309,13 +316,13 @@ void RingRequester::take(const ResponseRecord& record, const std::byte* payload,
       // What is refused may be on its way yet: that ends here.
       if (sent_ != 0 && index == sending_) window.issued(now);
       window.answered(index, static_cast<qp::Answer>(record.answer), now, record.rnr_timer & 31);
-      go_back();
+      go_back(index);
       return;
     case ResponseKind::kNotLent:
       if (sent_ != 0 && index == sending_) window.issued(now);
       own_ = nullptr;
       window.repeat_from(index);
-      go_back();
+      go_back(index);
       return;
   }
   broken_ = true;
@@ -323,7 +330,7 @@ void RingRequester::take(const ResponseRecord& record, const std::byte* payload,
 
 void RingRequester::take_data(const ResponseRecord& record, const std::byte* payload,
                               qp::SendWindow& window, const Now& now) {
-  const qp::OpIndex index(record.index);
+  const qp::OpIndex index = index_of(record.index);
   const qp::Operation* op = window.outstanding(index);
   if (!op) return;
   if (op->kind != qp::OpKind::kRead)

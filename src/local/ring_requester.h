@@ -121,8 +121,8 @@ class RingRequester {
   // What the responder's process should hear since the last call.
   Signal take_signal() { return std::exchange(signal_, Signal::kNone); }
   void close();
-  // Starts over with what the window offers next.
-  void go_back();
+  // Starts over with this one, which the window offers next.
+  void go_back(qp::OpIndex to);
 
  private:
   void acknowledge(std::uint32_t executed, qp::SendWindow& window, const Now& now);
@@ -135,7 +135,7 @@ class RingRequester {
   void take_data(const ResponseRecord& record, const std::byte* payload, qp::SendWindow& window,
                  const Now& now);
   void answered_badly(qp::OpIndex index, qp::Answer how, qp::SendWindow& window, const Now& now);
-  void fail_unanswered(std::uint32_t executed, qp::SendWindow& window, const Now& now);
+  void fail_unanswered(qp::OpIndex behind, qp::SendWindow& window, const Now& now);
   // ring_requester_row.cc
   bool add_to_row(const AtOnce& message, Acknowledged acknowledged);
   bool begin_row(const AtOnce& message, Acknowledged acknowledged);
@@ -145,14 +145,18 @@ class RingRequester {
   RequestRecord* reserve(std::uint32_t units, const AtOnce& message, Acknowledged acknowledged);
   void publish(std::uint32_t units, qp::OpKind kind, std::uint8_t flags);
   std::uint32_t executed() const;
+  void begin_at(qp::OpIndex index);
+  // In the ring operations have numbers of their own.
+  std::uint32_t number_of(qp::OpIndex index) const { return index.value() - skipped_; }
+  qp::OpIndex index_of(std::uint32_t number) const { return qp::OpIndex(number + skipped_); }
 
   qp::QpType type_;
   Conduit conduit_;
   const PublishedTables* own_ = nullptr;
   RingWriter requests_;
   RingReader responses_;
-  qp::OpIndex sending_;     // the operation on its way
-  std::uint64_t sent_ = 0;  // bytes of it
+  qp::OpIndex sending_{UINT32_MAX};  // the last operation of which something was sent
+  std::uint64_t sent_ = 0;           // bytes of it, while there are more
   // Messages that could have been lent, since one has named its source: the peer may be about to
   // map their memory, or not be able to.
   static constexpr std::uint32_t kUnnamedMost = 64;
@@ -168,7 +172,8 @@ class RingRequester {
   };
   Row row_;
   std::uint32_t epoch_ = 0;
-  std::uint32_t acknowledged_ = 0;
+  std::uint32_t skipped_ = 0;       // operations that did not take the ring
+  std::uint32_t acknowledged_ = 0;  // the number behind the last that is
   std::uint64_t done_ = 0;
   qp::OpIndex reading_;         // the READ whose data come in
   std::uint64_t received_ = 0;  // bytes of it

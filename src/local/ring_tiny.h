@@ -37,8 +37,12 @@ constexpr std::size_t tiny_payload(std::uint32_t length) {
                                    message.length)) [[unlikely]]
     return false;
   auto* const record = reinterpret_cast<RequestRecord*>(room);
-  const std::uint32_t index = message.index.value();
-  record->index = index;
+  // As begin_at(), but for marks that are older than what is outstanding anyway.
+  if (message.is_first_out) {
+    skipped_ += message.index.value() - (sending_.value() + 1);
+    acknowledged_ = number_of(message.index);
+  }
+  record->index = number_of(message.index);
   record->epoch = epoch_;
   record->total_length = message.length;
   record->piece_length = message.length;
@@ -48,7 +52,6 @@ constexpr std::size_t tiny_payload(std::uint32_t length) {
   record->offset = 0;
   record->shared_queue = 0;
   requests_.publish(units, static_cast<std::uint8_t>(RequestKind::kSend), kTinyFlags);
-  if (message.is_first_out) acknowledged_ = index;
   last_send_ = sending_ = message.index;
   raise(signal_, Signal::kMessage);
   return true;
@@ -64,7 +67,7 @@ constexpr std::size_t tiny_payload(std::uint32_t length) {
   if (said.executed == acknowledged_) return true;
   if (said.executed != acknowledged_ + 1 || last_fetch_) [[unlikely]]
     return false;
-  if (!window.complete_only(qp::OpIndex(acknowledged_))) [[unlikely]]
+  if (!window.complete_only(index_of(acknowledged_))) [[unlikely]]
     return false;
   acknowledged_ = said.executed;
   ++done_;
