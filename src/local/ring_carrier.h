@@ -89,7 +89,12 @@ class RingCarrier final : public qp::Carrier {
 
   // Something came since the last turn: a few loads.
   bool has_work() const {
-    return requester_.has_answers() || responder_.has_requests() || has_farewell();
+    return requester_.has_answers() || responder_.has_requests() || has_farewell() ||
+           has_unnoticed_end();
+  }
+  // The peer is gone, or has broken the rules, and collect() has not been called since.
+  bool has_unnoticed_end() const {
+    return (lost_ || requester_.is_broken() || responder_.is_broken()) && !fails_at_;
   }
   bool has_requests() const { return responder_.has_requests(); }
   bool has_answers() const { return requester_.has_answers(); }

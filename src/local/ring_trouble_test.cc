@@ -129,6 +129,39 @@ TEST_F(RingTrouble, RubbishIsNoWork) {
   EXPECT_FALSE(b.carrier.has_work());
 }
 
+// Who takes small messages at once has no reason to look for anything else.
+TEST_F(RingTrouble, AnEndBehindMessagesIsWork) {
+  join();
+  run(2);
+  post(SendOpcode::kSend, 8);
+  b.carrier.peer_lost();
+  EXPECT_TRUE(b.carrier.has_unnoticed_end());
+  EXPECT_TRUE(b.carrier.has_work());
+  b.takes_small = false;
+  b.turn(now);
+  EXPECT_FALSE(b.carrier.has_unnoticed_end());
+  EXPECT_TRUE(b.carrier.next_deadline().has_value());
+}
+
+// What breaks the rules is found where requests are taken, behind the look for answers.
+TEST_F(RingTrouble, ABrokenRingIsWorkUntilItsEndIsKnown) {
+  a.ready(kB);
+  b.ready(kA);
+  SharedConduit to_a = make_conduit(1);
+  SharedConduit to_b = make_conduit(2);
+  b.carrier.offer(std::move(to_b.first), {&a.doorbell, kA.index()});
+  b.carrier.attach(std::move(to_a.first));
+  RingWriter writer = to_b.second.request_writer();
+  ASSERT_NE(writer.reserve(1), nullptr);
+  writer.publish(1, 99, kFirst | kLast);
+  b.takes_small = false;
+  b.turn(now);
+  EXPECT_TRUE(b.carrier.has_work());
+  b.turn(now);
+  EXPECT_FALSE(b.carrier.has_work());
+  EXPECT_TRUE(b.carrier.next_deadline().has_value());
+}
+
 // Two queue pairs in error would wake each other for ever.
 TEST_F(RingTrouble, AQueuePairInErrorSaysSoOnce) {
   join();

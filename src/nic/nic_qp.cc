@@ -125,6 +125,8 @@ void Qp::after_turn(const Now& now) {
     }
     ring_->show();
     ring_->ring_if_needed();
+    if (ring_->has_unnoticed_end()) [[unlikely]]
+      engine_->want_turn(number());
   }
   if (!is_grant_settled()) settle_grant();
   if (pair.config().xrc == qp::Xrc::kTarget) [[unlikely]]

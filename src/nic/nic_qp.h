@@ -76,7 +76,7 @@ class Qp final : qp::QpEvents {
   // After that: there is something to send or to take, or its end to tell of.
   bool wants_turn() const {
     return pair.window().has_unissued() || pair.state() == qp::QpState::kError ||
-           glance.has_answer_or_farewell();
+           glance.has_answer_or_farewell() || (ring_ && ring_->has_unnoticed_end());
   }
   // Sends what was just posted; true as turn().
   bool send(const Now& now);
