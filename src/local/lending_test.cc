@@ -66,11 +66,14 @@ class Lending : public ::testing::Test {
                     .has_value());
     a.turn(now);
   }
+  void receive(std::uint32_t length) {
+    const Sge place{reinterpret_cast<std::uint64_t>(room.data()), length, b_key};
+    ASSERT_TRUE(b.pair.post_receive(5, {&place, 1}).has_value());
+  }
   // Whether the taker had a message from the sender's memory, which has changed before it looked.
   // (A program would wait for the completion.)
   bool exchange(std::uint32_t length) {
-    const Sge place{reinterpret_cast<std::uint64_t>(room.data()), length, b_key};
-    EXPECT_TRUE(b.pair.post_receive(5, {&place, 1}).has_value());
+    receive(length);
     std::memset(lender.memory, 1, length);
     send(length);
     std::memset(lender.memory, 2, length);
@@ -81,6 +84,16 @@ class Lending : public ::testing::Test {
     a.turn(now);
     EXPECT_EQ(a.poll().size(), 1u);
     return room[0] == std::byte{2};
+  }
+
+  // From now on.
+  void lend(std::uint32_t length) {
+    exchange(length);
+    of_a.map_now(a_key, lender.files);
+    std::uint32_t copied = 0;
+    while (copied < kPatience && !exchange(length))
+      ++copied;
+    ASSERT_LT(copied, kPatience);
   }
 
   Target lender;
@@ -111,6 +124,64 @@ TEST_P(LendingOf, BeginsWhenThePeerHasMappedTheMemory) {
   for (std::uint32_t i = 0; i < kMessages; ++i)
     ASSERT_TRUE(exchange(GetParam())) << i;
   EXPECT_EQ(generally, 0u);
+}
+
+// The program writes there again as soon as it hears that its message has ended.
+TEST_P(LendingOf, IsOverWhenTheConnectionEnds) {
+  lend(GetParam());
+  receive(GetParam());
+  std::memset(lender.memory, 1, GetParam());
+  send(GetParam());
+  EXPECT_TRUE(a.carrier.lends(a.pair.window()));
+  a.move(kB, qp::QpState::kError);
+  const auto ended = a.poll();
+  ASSERT_EQ(ended.size(), 1u);
+  EXPECT_EQ(ended[0].status, queues::Status::kFlushed);
+  std::memset(lender.memory, 2, GetParam());
+  EXPECT_EQ(b.carrier.take_small(b.pair.responder(), b.pair.window(), 1, now), 0u);
+  for (int i = 0; i < 3; ++i) {
+    b.turn(now);
+    a.turn(now);
+  }
+  EXPECT_TRUE(b.poll().empty());
+}
+
+TEST_P(LendingOf, IsOverForWritesToo) {
+  lend(GetParam());
+  const MemoryKey target = b.add(room.data(), room.size(), kAll);
+  room.fill(std::byte{0});
+  std::memset(lender.memory, 1, GetParam());
+  const Sge piece{lender.address(), GetParam(), a_key};
+  ASSERT_TRUE(a.pair
+                  .post_send({.wr_id = 7,
+                              .opcode = queues::SendOpcode::kWrite,
+                              .remote_address = reinterpret_cast<std::uint64_t>(room.data()),
+                              .remote_key = target,
+                              .sges = std::span<const Sge>(&piece, 1)})
+                  .has_value());
+  a.turn(now);
+  EXPECT_TRUE(a.carrier.lends(a.pair.window()));
+  a.move(kB, qp::QpState::kError);
+  ASSERT_EQ(a.poll().size(), 1u);
+  std::memset(lender.memory, 2, GetParam());
+  b.turn(now);
+  EXPECT_EQ(std::count(room.begin(), room.end(), std::byte{0}), std::ssize(room));
+}
+
+TEST_P(LendingOf, IsKnownUntilThePeerHasCopied) {
+  lend(GetParam());
+  receive(GetParam());
+  EXPECT_FALSE(a.carrier.lends(a.pair.window()));
+  send(GetParam());
+  EXPECT_TRUE(a.carrier.lends(a.pair.window()));
+  ASSERT_EQ(b.carrier.take_small(b.pair.responder(), b.pair.window(), 1, now), 1u);
+  EXPECT_FALSE(a.carrier.lends(a.pair.window())) << "although nobody has looked at its answer";
+  a.turn(now);
+  EXPECT_EQ(a.poll().size(), 1u);
+  // Nothing is lent of what is copied into the ring.
+  receive(kLentMin);
+  send(kLentMin - 1);
+  EXPECT_FALSE(a.carrier.lends(a.pair.window()));
 }
 
 TEST_P(LendingOf, NamesShortOnesNowAndThenOnly) {

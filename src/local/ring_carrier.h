@@ -67,6 +67,14 @@ class RingCarrier final : public qp::Carrier {
   void set_timeout(Duration timeout) { timeout_ = timeout; }
   // Our queue pair takes no part any more.
   void close();
+  // Before the program hears that what it posted has ended: from then on the peer takes nothing out
+  // of its memory that was lent for that.
+  void take_back_lent() { requester_.close(); }
+  // There is such memory, and a peer that may be about to copy it.
+  bool lends(const qp::SendWindow& window) const {
+    return outbound_ == Outbound::kAttached && !lost_ && !requester_.is_closed() &&
+           requester_.lends(window);
+  }
   // It cannot be connected, for lack of memory: as if both had left.
   void give_up();
 

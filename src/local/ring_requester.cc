@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/fence.h"
 #include "local/request_kinds.h"
 #include "memory/guarded_copy.h"
 
@@ -51,11 +52,15 @@ void RingRequester::begin_at(qp::OpIndex index) {
   acknowledged_ = number_of(index);
   last_fetch_.reset();
   last_send_.reset();
+  last_lent_.reset();
 }
 
 void RingRequester::close() {
   if (!conduit_ || std::exchange(closed_, true)) return;
   conduit_.header().requester_closed.store(1, std::memory_order_release);
+  // What was lent is the program's own again: whoever finds what it writes there now finds this,
+  // too.
+  full_fence();
   raise(signal_, Signal::kMessage);
 }
 
@@ -63,6 +68,12 @@ void RingRequester::go_back(qp::OpIndex to) {
   ++epoch_;
   sent_ = 0;
   sending_ = qp::OpIndex(to.value() - 1);
+  last_lent_.reset();
+}
+
+bool RingRequester::lends(const qp::SendWindow& window) const {
+  if (!conduit_ || closed_ || broken_ || !last_lent_ || !window.has_outstanding()) return false;
+  return *last_lent_ - window.oldest() >= 0 && !is_after(executed(), number_of(*last_lent_));
 }
 
 bool RingRequester::issue(qp::SendWindow& window, const qp::Operation& op, qp::Budget& budget,
@@ -108,6 +119,7 @@ bool RingRequester::send_at_once(const AtOnce& message, Acknowledged acknowledge
   if (lends) {
     record->source = {message.source.address, message.source.key.value, 0};
     flags |= kNamesSource | kLent;
+    last_lent_ = message.index;
   } else {
     std::byte* room = length <= kInlineMax ? record->inline_payload
                                            : reinterpret_cast<std::byte*>(record) + kUnit;
@@ -209,6 +221,7 @@ RingRequester::Sent RingRequester::send_payload(qp::SendWindow& window, const qp
     if (lends || (has_source && piece > kInlineMax)) {
       record->source = {source.address + sent_, source.key.value, 0};
       flags |= lends ? kNamesSource | kLent : kNamesSource;
+      if (lends) last_lent_ = index;
       unnamed_ = 0;
     }
     if (!lends && piece != 0) {

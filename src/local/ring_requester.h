@@ -99,6 +99,8 @@ class RingRequester {
   bool has_sends(const qp::SendWindow& window) const {
     return window.has_outstanding() && last_send_ && *last_send_ - window.oldest() >= 0;
   }
+  // The peer may copy something of what is on its way out of the program's memory yet.
+  bool lends(const qp::SendWindow& window) const;
   // Something may have come since the last collect: two loads.
   bool has_answers() const;
   // The same, but for acknowledgements.
@@ -163,6 +165,7 @@ class RingRequester {
   std::uint32_t unnamed_ = kUnnamedMost;
   std::optional<qp::OpIndex> last_send_;
   std::optional<qp::OpIndex> last_fetch_;  // a READ or an atomic
+  std::optional<qp::OpIndex> last_lent_;
   // Of messages that are sent at once: the record that is being filled, and not published.
   struct Row {
     RequestRecord* record = nullptr;

@@ -185,17 +185,22 @@ void RingResponder::find_source(Request& request) {
   if (told.load(std::memory_order_relaxed) != region->identity) {
     told.store(region->identity, std::memory_order_relaxed);
   }
-  if (!request.is_lent()) return;
+  if (!request.is_lent() || is_left()) return;
   const auto lent = lent_in(*region, record.source.address, record.piece_length);
   if (!lent) return;
   request.payload = lent->payload;
   request.source_identity = lent->identity;
 }
 
-// What was read is what the requester lent: its memory was not taken away meanwhile.
+// What was read is what the requester lent: it has taken back neither its memory nor what it
+// posted, of which its program may have been told already.
+bool RingResponder::is_still_lent(MemoryKey key, std::uint64_t identity) const {
+  std::atomic_thread_fence(std::memory_order_acquire);
+  return !is_left() && peer_->still_holds(key, identity);
+}
+
 bool RingResponder::still_lent(const Request& request) const {
-  return !request.is_lent() ||
-         peer_->still_holds({request.record.source.key}, request.source_identity);
+  return !request.is_lent() || is_still_lent({request.record.source.key}, request.source_identity);
 }
 
 RingResponder::Step RingResponder::refuse_source(const Request& request) {

@@ -156,6 +156,7 @@ class RingResponder {
                                     const qp::Arrived& arrived, qp::Responder& responder) const;
   void find_source(Request& request);
   bool still_lent(const Request& request) const;
+  bool is_still_lent(MemoryKey key, std::uint64_t identity) const;
   Step refuse_source(const Request& request);
   Step refuse_request(const Request& request, qp::Refusal refusal, const qp::Responder& responder);
   void finished(const Request& request);

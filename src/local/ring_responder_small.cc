@@ -77,8 +77,7 @@ qp::Responder::Small RingResponder::receive_lent(const std::byte* front, std::ui
   const auto lent = region ? lent_in(*region, source.address, length) : std::nullopt;
   if (!lent) return qp::Responder::Small::kNo;
   const auto receive = responder.put_small({lent->payload, length}, arrived);
-  if (!receive || !peer_->still_holds({source.key}, lent->identity))
-    return qp::Responder::Small::kNo;
+  if (!receive || !is_still_lent({source.key}, lent->identity)) return qp::Responder::Small::kNo;
   return responder.finish_small(receive, length, arrived);
 }
 

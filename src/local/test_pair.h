@@ -49,6 +49,7 @@ class End : public qp::QpEvents {
   ~End() { std::free(page); }
 
   void qp_event(QpNum, qp::QpEvent event) override { events.push_back(event); }
+  void qp_flushes(QpNum) override { carrier.take_back_lent(); }
 
   MemoryKey add(void* address, std::size_t length, std::uint32_t access) {
     auto key = regions.add({.pd = PdId{1},

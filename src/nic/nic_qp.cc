@@ -273,6 +273,16 @@ void Qp::settle_relay() {
     engine_->links().end_hidden_target(number());
 }
 
+bool Qp::is_being_copied() {
+  if (!ring_ || !link || !ring_->lends(pair.window())) return false;
+  link->doorbell().nudge();
+  return true;
+}
+
+void Qp::qp_flushes(QpNum) {
+  if (ring_) ring_->take_back_lent();
+}
+
 void Qp::qp_event(QpNum, qp::QpEvent event) {
   if (relayed_by_) return;  // the program has no such queue pair
   if (is_work_queue_) {

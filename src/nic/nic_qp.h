@@ -121,6 +121,8 @@ class Qp final : qp::QpEvents {
   bool owes_on_wire() const;
   // Answers that wait for something to go along with leave now: nothing will be posted, or polled.
   void answer_what_is_owed();
+  // What the peer has not copied yet of messages that are lent. It is called.
+  bool is_being_copied();
   // Null: it does not use the wire.
   WireQp* wire() { return wire_.get(); }
 
@@ -170,6 +172,7 @@ class Qp final : qp::QpEvents {
 
  private:
   void qp_event(QpNum number, qp::QpEvent event) override;
+  void qp_flushes(QpNum number) override;
   void after_turn(const Now& now);
   bool wants_timer();
   // The grant is what it should be, and no turn changes that but by an error.

@@ -1,8 +1,12 @@
 // SPDX-License-Identifier: MIT
 // Queue pairs: create, modify, query, destroy, post.
+#include <sched.h>
+
+#include <mutex>
 #include <optional>
 #include <utility>
 
+#include "base/time.h"
 #include "host/interfaces.h"
 #include "nic/engine.h"
 #include "nic/nic.h"
@@ -88,6 +92,27 @@ bool follow_move(Qp& qp, qp::QpState from, const Way& way) {
   return false;
 }
 
+// On a network what a program has posted has left when it ends the connection right behind it. What
+// is lent lies here until the peer copies it, and is the program's own again as soon as that hears
+// of the end: a peer that runs gets the time to copy.
+void let_lent_be_copied(Qp& qp) {
+  constexpr Duration kMost = Duration::milliseconds(2);
+  const Instant begin = clock_now();
+  for (;;) {
+    {
+      const std::lock_guard guard(qp.pair.lock());
+      if (!qp.is_being_copied()) return;
+    }
+    if (clock_now() - begin >= kMost) return;
+    sched_yield();
+  }
+}
+
+bool ends_connection(const qp::QpAttributes& wanted, std::uint32_t mask) {
+  return (mask & qp::kState) &&
+         (wanted.state == qp::QpState::kError || wanted.state == qp::QpState::kReset);
+}
+
 }  // namespace
 
 Result<Qp*, Error> create_qp(Pd& pd, const QpRequest& request) {
@@ -133,6 +158,7 @@ Result<void, Error> modify_qp(Qp& qp, const qp::QpAttributes& attributes, std::u
   if (!context.is_usable()) return refuse(Error::kGone);
   if (qp.scaling()) return refuse(Error::kNotSupported);  // it has no state
   const Way way = way_of(qp, attributes, mask);
+  if (ends_connection(attributes, mask)) let_lent_be_copied(qp);
   bool look_for_peer = false;
   PeerSection section;
   {
@@ -174,6 +200,7 @@ Result<void, Error> destroy_qp(Qp* qp, void* cookie) {
   }
   const WireNic* const wire = qp->engine().wire();
   if (wire && wire->is_attached(qp->number())) return refuse(Error::kBusy);
+  let_lent_be_copied(*qp);
   PeerSection section;
   {
     const std::lock_guard guard(qp->pair.lock());

@@ -195,6 +195,11 @@ void QueuePair::window_failed(WindowFault fault) {
   set_state(QpState::kSendError);
 }
 
+// Of the others nothing is needed any more once it is sent, and some go on after it.
+void QueuePair::window_flushes() {
+  if (config_.type == QpType::kRc && config_.events) config_.events->qp_flushes(config_.number);
+}
+
 void QueuePair::window_drained() {
   if (attributes_.notify_drained) tell(QpEvent::kSendQueueDrained);
 }

@@ -34,6 +34,8 @@ class QpEvents {
  public:
   // With the queue pair's lock held: only note it, and tell the program later or from a queue.
   virtual void qp_event(QpNum qp, QpEvent event) = 0;
+  // The same, of a reliable one: it goes to ERR, and what is outstanding is about to be flushed.
+  virtual void qp_flushes(QpNum) {}
 
  protected:
   ~QpEvents() = default;
@@ -173,6 +175,7 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
 
  private:
   void window_failed(WindowFault fault) override;
+  void window_flushes() override;
   void window_drained() override;
   bool internal_done(std::uint64_t wr_id, OpKind kind, queues::Status status,
                      Reason reason) override;

@@ -27,6 +27,8 @@ TEST(QueuePair, SaysThatItFlushesBeforeItDoes) {
     ASSERT_TRUE(pair.send(SendOpcode::kSend, queues::kSignaled));
     pair.step(QpState::kError, 0);
     EXPECT_FALSE(pair.sends.empty());
+    EXPECT_EQ(pair.flushes, type == QpType::kRc ? 1u : 0u);
+    EXPECT_TRUE(pair.is_told_first);
   }
 }
 

@@ -361,6 +361,7 @@ void SendWindow::push_report(const Entry& entry, Status status, Reason reason) {
 }
 
 void SendWindow::flush_rest() {
+  if (done_ != config_.queue->posted()) config_.owner->window_flushes();
   for (; done_ != config_.queue->posted(); ++done_) {
     const bool is_fetched = is_before(done_, fetched_);
     const Entry entry = is_fetched ? at(done_) : entry_of(config_.queue->at(done_));

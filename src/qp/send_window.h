@@ -42,6 +42,8 @@ class SendWindow {
   class Owner {
    public:
     virtual void window_failed(WindowFault fault) = 0;
+    // What is outstanding is about to end as flushed.
+    virtual void window_flushes() {}
     virtual void window_drained() = 0;  // SQD: everything outstanding is done
     // One of the queue pair's own work requests has ended. False: its completion is lost.
     virtual bool internal_done(std::uint64_t, OpKind, queues::Status, Reason) { return true; }

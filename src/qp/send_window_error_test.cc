@@ -46,6 +46,20 @@ TEST_P(FailingAnswer, CompletesThoseBeforeFailsThatOneAndFlushesTheRest) {
   EXPECT_EQ(bench.window.next(bench.now), nullptr);
 }
 
+// Who lends the memory of what is outstanding has it back before the program hears of its end.
+TEST_P(FailingAnswer, IsKnownBeforeTheRestIsFlushed) {
+  WindowBench bench;
+  std::vector<queues::Completion> before;
+  bench.before_flush = [&] { before = bench.poll(); };
+  bench.post_write();
+  bench.post_write();
+  bench.post_write();
+  bench.issue(3);
+  bench.answer(1, GetParam().answer);
+  EXPECT_THAT(statuses(before), ElementsAre(Status::kSuccess, GetParam().status));
+  EXPECT_THAT(statuses(bench.poll()), ElementsAre(Status::kFlushed));
+}
+
 INSTANTIATE_TEST_SUITE_P(
     All, FailingAnswer,
     testing::Values(AnswerCase{Answer::kInvalidRequest, Status::kRemoteInvalidRequest,

@@ -5,6 +5,7 @@
 
 #include <array>
 #include <cstring>
+#include <functional>
 #include <optional>
 #include <span>
 #include <vector>
@@ -161,6 +162,9 @@ class WindowBench final : public SendWindow::Owner {
   std::vector<queues::Completion> poll() { return poll_all(completions); }
 
   void window_failed(WindowFault fault) override { faults.push_back(fault); }
+  void window_flushes() override {
+    if (before_flush) before_flush();
+  }
   void window_drained() override { ++drained; }
 
   TestMemory memory;
@@ -171,6 +175,7 @@ class WindowBench final : public SendWindow::Owner {
   Instant now = Instant::at(1'000'000);
   std::uint64_t posted = 0;
   std::vector<WindowFault> faults;
+  std::function<void()> before_flush;
   unsigned drained = 0;
 };
 

@@ -49,6 +49,10 @@ class Pair final : public QpEvents {
     EXPECT_EQ(number, kTestQp);
     events.push_back(event);
   }
+  void qp_flushes(QpNum) override {
+    is_told_first = is_told_first && sends.empty();
+    ++flushes;
+  }
 
   TestMemory memory;
   queues::CompletionQueue sends{64, nullptr};
@@ -69,6 +73,8 @@ class Pair final : public QpEvents {
                       .retry_count = 6,
                       .rnr_retry = 7};
   std::vector<QpEvent> events;
+  unsigned flushes = 0;
+  bool is_told_first = true;  // each time with no completion waiting
   std::uint64_t next_id = 0;
   QueuePair qp;
 
