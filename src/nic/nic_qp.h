@@ -168,6 +168,7 @@ class Qp final : qp::QpEvents {
   Qp* next_held = nullptr;                 // sharing_moves.cc
   ConnectStage connecting = ConnectStage::kNot;
   LinkRef link;                      // while connected, or connecting
+  PeerSection leaving;               // of a connection that ends, until the peer has left it
   Instant timer = Instant::never();  // the entry in the engine's timers that counts
 
  private:

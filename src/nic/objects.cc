@@ -209,6 +209,7 @@ Result<void, Error> rereg_mr(Mr& mr, const Rereg& change) {
   if (change.pd) wanted.pd = change.pd;
   if (change.access) wanted.access = *change.access;
   Sharing& sharing = context.nic().sharing();
+  const Sharing::Change changes(sharing);
   sharing.hide(mr);
   auto key = context.nic().regions().change(mr.key, region_of(wanted));
   sharing.settle(mr);
@@ -232,6 +233,8 @@ Result<void, Error> dereg_mr(Mr* mr) {
     Sharing& sharing = context.nic().sharing();
     sharing.hide(*mr);
     const bool is_removed = regions.remove(mr->key);
+    std::optional<Sharing::Change> changes;
+    if (!is_removed) changes.emplace(sharing);
     sharing.settle(*mr);
     // A window was bound to it this moment.
     if (!is_removed) {

@@ -108,6 +108,14 @@ void let_lent_be_copied(Qp& qp) {
   }
 }
 
+// Others who take memory away meanwhile wait for that peer, too.
+void wait_until_left(Qp& qp, const PeerSection& section) {
+  qp.pd().context->nic().sharing().wait_until_left(section);
+  PeerSection over;
+  const std::lock_guard guard(qp.pair.lock());
+  if (qp.leaving.lock == section.lock) over = std::exchange(qp.leaving, {});
+}
+
 bool ends_connection(const qp::QpAttributes& wanted, std::uint32_t mask) {
   return (mask & qp::kState) &&
          (wanted.state == qp::QpState::kError || wanted.state == qp::QpState::kReset);
@@ -164,14 +172,17 @@ Result<void, Error> modify_qp(Qp& qp, const qp::QpAttributes& attributes, std::u
   {
     const std::lock_guard guard(qp.pair.lock());
     const qp::QpState from = qp.pair.state();
-    section = qp.peer_section();
+    section = qp.leaving = qp.peer_section();
     qp.answer_what_is_owed();
-    if (!qp.pair.modify(attributes, mask)) return refuse(Error::kInvalid);
+    if (!qp.pair.modify(attributes, mask)) {
+      qp.leaving = {};
+      return refuse(Error::kInvalid);
+    }
     look_for_peer = follow_move(qp, from, way);
     qp.pace();
     qp.settle_grant();
   }
-  context.nic().sharing().wait_until_left(section);
+  wait_until_left(qp, section);
   if (qp.is_connected()) {
     qp.engine().watch(qp);
   } else {
@@ -204,13 +215,13 @@ Result<void, Error> destroy_qp(Qp* qp, void* cookie) {
   PeerSection section;
   {
     const std::lock_guard guard(qp->pair.lock());
-    section = qp->peer_section();
+    section = qp->leaving = qp->peer_section();
     qp->answer_what_is_owed();
     qp->end_connection();
     qp->pair.abandon();
     context.nic().regions().windows().release(qp->number());
   }
-  context.nic().sharing().wait_until_left(section);
+  wait_until_left(*qp, section);
   qp->engine().unwatch(*qp);
   // Nobody has it in hands after this.
   context.nic().queue_pairs().remove(qp->number());

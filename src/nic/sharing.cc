@@ -4,11 +4,14 @@
 #include <fcntl.h>
 #include <pthread.h>
 #include <sched.h>
+#include <signal.h>
 #include <unistd.h>
 
 #include <array>
+#include <cerrno>
 #include <cstdio>
 #include <cstring>
+#include <functional>
 #include <mutex>
 #include <string_view>
 #include <utility>
@@ -30,6 +33,8 @@ constexpr Duration kPeerPatience = Duration::milliseconds(10);
 // One that runs, and was about to make a system call, has made it by then.
 constexpr Duration kPatienceWithCalls = Duration::seconds(1);
 constexpr std::uint32_t kPeersWrite = memory::kRemoteWrite | memory::kRemoteAtomic;
+constexpr memory::ArenaKind kArenas[] = {memory::ArenaKind::kPeersWrite,
+                                         memory::ArenaKind::kPeersRead};
 
 int open_to_read(int folder, const char* path, int flags) {
   return static_cast<int>(syscall(SYS_openat, folder, path, O_RDONLY | O_CLOEXEC | flags));
@@ -51,14 +56,15 @@ bool is_thread_stopped(int tasks, const char* thread) {
   return state == 'T' || state == 't' || state == 'Z' || state == 'X';
 }
 
-// Whether none of its threads runs: a stopped process makes no call. The first thread may have
-// ended, or be the only one that is stopped, so each is asked. Where we cannot see, it runs.
+// Whether none of its threads runs: a stopped process makes no call, nor does one that has ended.
+// The first thread may have ended, or be the only one that is stopped, so each is asked. Where we
+// cannot see, it runs.
 // Without the heap.
 bool is_stopped(pid_t process) {
   std::array<char, 64> path;
   std::snprintf(path.data(), path.size(), "/proc/%d/task", static_cast<int>(process));
   const int tasks = open_to_read(AT_FDCWD, path.data(), O_DIRECTORY);
-  if (tasks < 0) return false;
+  if (tasks < 0) return kill(process, 0) != 0 && errno == ESRCH;
   // linux_dirent64: length of the entry at 16, name at 19.
   alignas(8) std::array<char, 4096> entries;
   bool all = true;
@@ -136,9 +142,8 @@ void Sharing::stop() {
 void Sharing::introduce(host::PeerId peer) {
   if (!tables_) return;
   links_->pass_tables(peer, tables_);
-  if (announced_ == 0) return;
-  pass(peer, memory::ArenaKind::kPeersWrite);
-  pass(peer, memory::ArenaKind::kPeersRead);
+  for (const memory::ArenaKind kind : kArenas)
+    if (announced(kind) != 0) pass(peer, kind);
 }
 
 void Sharing::pass(host::PeerId peer, memory::ArenaKind kind) {
@@ -151,11 +156,12 @@ void Sharing::pass(host::PeerId peer, memory::ArenaKind kind) {
 }
 
 void Sharing::announce() {
-  if (adoption_->generation() == announced_) return;
-  announced_ = adoption_->generation();
-  for (const host::PeerId peer : links_->peers()) {
-    pass(peer, memory::ArenaKind::kPeersWrite);
-    pass(peer, memory::ArenaKind::kPeersRead);
+  // Each is made when the first region needs it.
+  for (const memory::ArenaKind kind : kArenas) {
+    if (announced(kind) == adoption_->generation() || adoption_->descriptor(kind) < 0) continue;
+    announced(kind) = adoption_->generation();
+    for (const host::PeerId peer : links_->peers())
+      pass(peer, kind);
   }
 }
 
@@ -207,9 +213,10 @@ void Sharing::place(MemoryKey key, const void* stack) {
       LOG_DEBUG("region of %zu bytes: not shared: %s", length, memory::to_string(moved.error()));
     }
   }
-  const std::lock_guard guard(lock_);
+  std::unique_lock guard(lock_);
   const auto found = records_.find(key);
   if (found == records_.end()) {
+    guard.unlock();
     // By a program that takes down what it has not got yet.
     if (adopted) adoption_->release(adopted->id);
     return;
@@ -318,7 +325,7 @@ void Sharing::settle(const Mr& mr) {
     if (places_.empty()) longest_ = 0;
     if (!published_) return;
   }
-  const bool is_stuck = !wait_for_everybody();
+  const bool is_stuck = wait_for_everybody(Locking::kWaits) != Left::kAll;
   const std::optional<memory::Adopted> adopted = gone.mapped().adopted;
   if (!adopted) return;
   const SignalsBlocked blocked;
@@ -341,72 +348,109 @@ bool Sharing::can_be_reached(MemoryKey key) {
 
 // -- waiting --------------------------------------------------------------------------------------
 
-// False: some did not leave. Without the heap.
-bool Sharing::wait_for_everybody() {
+bool Sharing::take_soon(SectionLock& lock) {
+  const Instant begin = clock_now();
+  while (!lock.try_lock()) {
+    if (clock_now() - begin > kThreadPatience) return false;
+    sched_yield();
+  }
+  return true;
+}
+
+// Without the heap.
+Sharing::Left Sharing::wait_for_everybody(Locking locking) {
   full_fence();
   const Instant begin = clock_now();
-  bool all = true;
+  Left left = Left::kAll;
   const QpTable::Reading reading(nic_.queue_pairs());
   nic_.queue_pairs().each([&](Qp& qp) {
     if (!qp.has_peer.load(std::memory_order_relaxed)) return;
-    PeerSection section;
-    {
-      const std::lock_guard guard(qp.pair.lock());
-      section = qp.peer_section();
+    PeerSection now, before;
+    if (!with_lock(qp, locking, [&] {
+          now = qp.peer_section();
+          before = qp.leaving;
+        })) {
+      left = Left::kUnknown;
+      return;
     }
-    if (section.lock && !wait(section, begin)) all = false;
+    for (const PeerSection& section : {std::cref(now), std::cref(before)})
+      if (section.lock) left = std::max(left, wait(section, begin, locking));
   });
-  return all;
+  return left;
 }
 
 void Sharing::wait_until_left(const PeerSection& section) {
   if (!section.lock) return;
   full_fence();
-  if (wait(section, clock_now()) || !shared_.load(std::memory_order_acquire)) return;
+  const Left left = wait(section, clock_now(), Locking::kWaits);
+  if (left == Left::kAll || !shared_.load(std::memory_order_acquire)) return;
+  const SignalsBlocked blocked;
   static_cast<void>(control_->call([this] { adoption_->expel(); }));
 }
 
-bool Sharing::wait(const PeerSection& section, Instant begin) {
+Sharing::Left Sharing::wait(const PeerSection& section, Instant begin, Locking locking) {
   const SectionLock::Watch watch(*section.lock);
-  if (watch.is_over()) return true;
+  if (watch.is_over()) return Left::kAll;
   // Each is waited for once: a program that takes down a thousand regions shall not wait a thousand
   // times for one stopped peer.
-  if (is_given_up(section)) return false;
+  if (is_given_up(section, locking)) return Left::kNotAll;
   constexpr int kSpins = 1000;
   for (int i = 0; i < kSpins; ++i) {
-    if (watch.is_over()) return true;
+    if (watch.is_over()) return Left::kAll;
     spin_pause();
   }
   while (clock_now() - begin < kPeerPatience) {
     sched_yield();
-    if (watch.is_over()) return true;
+    if (watch.is_over()) return Left::kAll;
   }
-  give_up(section, watch, false);
+  if (!give_up(section, watch, false, locking)) return Left::kUnknown;
   const pid_t process = section.link->memory().process();
   while (clock_now() - begin < kPatienceWithCalls && process != 0 && !is_stopped(process)) {
     sched_yield();
-    if (watch.is_over()) return true;
+    if (watch.is_over()) return Left::kAll;
   }
-  give_up(section, watch, true);
+  if (!give_up(section, watch, true, locking)) return Left::kUnknown;
   LOG_WARN("a peer does not leave our memory: stopped, or hostile");
-  return false;
+  return Left::kNotAll;
 }
 
-bool Sharing::is_given_up(const PeerSection& section) {
-  const QpTable::Reading reading(nic_.queue_pairs());
-  Qp* const qp = nic_.queue_pairs().find(section.ours);
-  if (!qp) return false;
-  const std::lock_guard guard(qp->pair.lock());
-  return qp->has_given_up_for_good(section);
+template <class Body>
+bool Sharing::with_lock(Qp& qp, Locking locking, const Body& body) {
+  SectionLock& lock = qp.pair.lock();
+  if (locking == Locking::kWaits)
+    lock.lock();
+  else if (!take_soon(lock))
+    return false;
+  const std::lock_guard guard(lock, std::adopt_lock);
+  body();
+  return true;
 }
 
-void Sharing::give_up(const PeerSection& section, const SectionLock::Watch& watch,
-                      bool is_for_good) {
+bool Sharing::is_given_up(const PeerSection& section, Locking locking) {
   const QpTable::Reading reading(nic_.queue_pairs());
   Qp* const qp = nic_.queue_pairs().find(section.ours);
-  if (!qp) return;
-  const std::lock_guard guard(qp->pair.lock());
-  qp->give_up(section, watch, is_for_good);
+  bool is_so = false;
+  return qp && with_lock(*qp, locking, [&] { is_so = qp->has_given_up_for_good(section); }) &&
+         is_so;
+}
+
+bool Sharing::give_up(const PeerSection& section, const SectionLock::Watch& watch, bool is_for_good,
+                      Locking locking) {
+  const QpTable::Reading reading(nic_.queue_pairs());
+  Qp* const qp = nic_.queue_pairs().find(section.ours);
+  return !qp || with_lock(*qp, locking, [&] { qp->give_up(section, watch, is_for_good); });
+}
+
+// -- changes --------------------------------------------------------------------------------------
+
+Sharing::Change::Change(Sharing& sharing) : sharing_(sharing) {
+  const std::lock_guard guard(sharing_.lock_);
+  ++sharing_.changing_;
+}
+
+Sharing::Change::~Change() {
+  const std::lock_guard guard(sharing_.lock_);
+  --sharing_.changing_;
 }
 
 }  // namespace verbena::nic

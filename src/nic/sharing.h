@@ -11,6 +11,7 @@
 
 #include <sys/types.h>
 
+#include <array>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -70,6 +71,18 @@ class Sharing final : memory::AdoptionEvents {
   void hide(const Mr& mr);
   // After the return no peer touches its memory any more, and it is the program's own again.
   void settle(const Mr& mr);
+  // Lives from before a key is good, or stays so, of which settle() forgets the region until add()
+  // has it again: who uses the key meanwhile is kept out of pages that move.
+  class Change {
+   public:
+    explicit Change(Sharing& sharing);
+    ~Change();
+    Change(const Change&) = delete;
+    Change& operator=(const Change&) = delete;
+
+   private:
+    Sharing& sharing_;
+  };
   // How peers reach a region: the part of it that they map, or none; false: by the ring only,
   // also once we have peers.
   std::optional<local::MappedPart> mapped_part(MemoryKey key);
@@ -127,6 +140,9 @@ class Sharing final : memory::AdoptionEvents {
   struct Allocation;
   static void allocate_for(Sharing& sharing, Allocation& asked, std::size_t length);
   void announce();
+  std::uint32_t& announced(memory::ArenaKind kind) {
+    return announced_[static_cast<std::size_t>(kind)];
+  }
   void pass(host::PeerId peer, memory::ArenaKind kind);
 
   // -- with the lock
@@ -136,10 +152,23 @@ class Sharing final : memory::AdoptionEvents {
   void each_with(const Bytes& bytes, const Each& each);
   Places::iterator place_of(const Record& record);
 
-  bool wait_for_everybody();
-  bool wait(const PeerSection& section, Instant begin);
-  bool is_given_up(const PeerSection& section);
-  void give_up(const PeerSection& section, const SectionLock::Watch& watch, bool is_for_good);
+  // The lock of a queue pair: whoever holds it may be waiting for an allocator, and a thread inside
+  // that for the control thread, which therefore does not wait long.
+  enum class Locking : std::uint8_t { kWaits, kSoonOrNot };
+  // kUnknown: that lock was not to be had.
+  enum class Left : std::uint8_t { kAll, kNotAll, kUnknown };
+  // A thread of ours leaves its section within microseconds, unless the processor is taken from it.
+  static constexpr Duration kThreadPatience = Duration::milliseconds(10);
+  static bool take_soon(SectionLock& lock);
+  Left wait_for_everybody(Locking locking);
+  // Calls it with the queue pair's lock; false: that was not to be had.
+  template <class Body>
+  static bool with_lock(Qp& qp, Locking locking, const Body& body);
+  Left wait(const PeerSection& section, Instant begin, Locking locking);
+  bool is_given_up(const PeerSection& section, Locking locking);
+  // False: that lock was not to be had.
+  bool give_up(const PeerSection& section, const SectionLock::Watch& watch, bool is_for_good,
+               Locking locking);
   bool ask_for_undo(const std::byte* address, std::size_t length);
   void widen(const std::byte* address, std::size_t length);
 
@@ -150,7 +179,8 @@ class Sharing final : memory::AdoptionEvents {
   host::PrivateFd tables_;                      // the control thread's
   std::unique_ptr<memory::Adoption> adoption_;  // the control thread's
   pid_t control_thread_ = 0;
-  std::uint32_t announced_ = 0;  // the control thread's: a generation
+  // The control thread's: of which generation peers have which file.
+  std::array<std::uint32_t, 2> announced_{};
 
   // For everybody: adoption_, once it is there, and the addresses between which its ranges lie.
   std::atomic<memory::Adoption*> shared_{nullptr};
@@ -166,6 +196,7 @@ class Sharing final : memory::AdoptionEvents {
   Places places_;                   // of the records, by their first byte
   std::size_t longest_ = 0;         // of the records there were since there was none
   std::size_t whole_memories_ = 0;  // regions of all addresses, which are no records
+  std::size_t changing_ = 0;        // regions whose keys are good while they are no records
   Bytes moving_;                    // between moving() and moved()
 
   std::optional<QpTable::Frozen> frozen_;  // the control thread's, with the locks of all in held_

@@ -13,13 +13,6 @@
 #include "nic/sharing.h"
 
 namespace verbena::nic {
-namespace {
-
-// A thread of ours leaves its section within microseconds, unless the processor is taken from it.
-constexpr Duration kThreadPatience = Duration::milliseconds(10);
-
-}  // namespace
-
 Sharing::Places::iterator Sharing::place_of(const Record& record) {
   const auto [begin, end] = places_.equal_range(record.address);
   return std::find_if(begin, end, [&](const auto& each) { return each.second == &record; });
@@ -41,7 +34,7 @@ bool Sharing::moving(const std::byte* begin, std::size_t length, bool is_held) {
   {
     const std::lock_guard guard(lock_);
     moving_ = {.begin = begin, .end = begin + length};
-    are_some_used = whole_memories_ != 0;
+    are_some_used = whole_memories_ + changing_ != 0;
     each_with(moving_, [&](Record& record) {
       // Nobody knows the key of the one that is being registered.
       if (record.placing == Record::Placing::kNo) are_some_used = true;
@@ -51,8 +44,9 @@ bool Sharing::moving(const std::byte* begin, std::size_t length, bool is_held) {
       record.is_moving = were_some_shown = true;
     });
   }
-  if (were_some_shown) static_cast<void>(wait_for_everybody());
-  if (is_held || !are_some_used || hold_own_sections()) return true;
+  const bool is_known =
+      !were_some_shown || wait_for_everybody(Locking::kSoonOrNot) != Left::kUnknown;
+  if (is_known && (is_held || !are_some_used || hold_own_sections())) return true;
   moved(begin, length);
   return false;
 }
