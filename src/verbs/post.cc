@@ -16,8 +16,10 @@ using queues::SendOpcode;
 
 // Chains are handed over in pieces of this many.
 constexpr std::size_t kBatch = 8;
-// So many small ones go together.
+// So many small ones go together, or so many bytes: nobody else has the queue pair meanwhile, and
+// the peer waits for what is being written into its memory.
 constexpr std::size_t kRow = 64;
+constexpr std::uint64_t kRowBytes = 256 * 1024;
 
 constexpr std::uint8_t kNotOurs = 0xff;
 constexpr auto kOpcodes = [] {
@@ -202,8 +204,10 @@ void post_small(Qp& qp, ibv_send_wr*& next) {
   if (qp.is_datagram || qp.is_xrc) [[unlikely]]
     return;
   nic::PostsInRow posts(*qp.nic);
-  for (std::size_t i = 0; i < kRow && next; ++i) {
+  std::uint64_t bytes = 0;
+  for (std::size_t i = 0; i < kRow && next && bytes < kRowBytes; ++i) {
     if (!post_in_row(qp, *next, posts)) return;
+    bytes += next->sg_list->length;
     next = next->next;
   }
 }
