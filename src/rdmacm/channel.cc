@@ -155,7 +155,8 @@ int Channel::take_nothing() {
 int Channel::next(std::unique_ptr<Event>& event) {
   for (;;) {
     std::uint64_t count = 0;
-    if (read(fd, &count, sizeof count) != static_cast<ssize_t>(sizeof count)) return errno;
+    const ssize_t got = read(fd, &count, sizeof count);
+    if (got != static_cast<ssize_t>(sizeof count)) return got < 0 ? errno : EBADF;
     const std::lock_guard guard(lock_);
     if (waiting_.empty()) continue;  // withdrawn meanwhile
     event = std::move(waiting_.front());

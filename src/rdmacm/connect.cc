@@ -156,6 +156,7 @@ int accept_datagrams(Id& id, const rdma_conn_param* param) {
   if (!put(private_data_of(param), reply.private_data)) return EINVAL;
   Turn turn(id.manager);
   if (!turn.engine().answer(*id.comm, reply, turn.now())) return EINVAL;
+  id.awaits_accept = false;
   id.stage = Stage::kConnected;
   return 0;
 }
@@ -180,6 +181,7 @@ int accept_queue_pair(Id& id, const rdma_conn_param* param) {
   if (!put(private_data_of(param), rep.private_data)) return EINVAL;
   Turn turn(id.manager);
   if (!turn.engine().accept(*id.comm, rep, turn.now())) return EINVAL;
+  id.awaits_accept = false;
   id.stage = Stage::kAccepting;
   return 0;
 }
@@ -246,11 +248,12 @@ int notify(Id& id, ibv_event_type type) {
   return 0;
 }
 
-// The peer has answered: the queue pair gets ready, and the peer hears of it.
+// The peer has answered: the queue pair gets ready, and the peer hears of it, if it has not ended
+// the connection meanwhile.
 void complete_connection(Event& event) {
   Id& id = Id::of(event.id);
-  if (!id.qp || id.stage != Stage::kAnswered) return;
-  int error = make_ready(id);
+  if (!id.qp) return;
+  int error = id.stage == Stage::kAnswered ? make_ready(id) : ECONNREFUSED;
   if (!error) error = confirm(id);
   if (!error) {
     event.event = RDMA_CM_EVENT_ESTABLISHED;
@@ -272,19 +275,25 @@ void take_from_backlog(Id& id) {
   if (id.comm) turn.engine().taken(*id.comm);
 }
 
+// A listener without a channel has one of its own, and so has each id that a request brings. A
+// request that gets none is nobody's: its peer hears that.
+int hand_over_request(const Event& event) {
+  Id& id = Id::of(event.id);
+  take_from_backlog(id);
+  if (!Id::of(event.listen_id).is_sync) return 0;
+  const int error = migrate_id(id, nullptr);
+  if (error) static_cast<void>(destroy_id(id));
+  return error;
+}
+
 }  // namespace
 
-void settle(Event& event) {
+int settle(Event& event) {
   switch (event.event) {
-    case RDMA_CM_EVENT_CONNECT_RESPONSE: return complete_connection(event);
-    case RDMA_CM_EVENT_CONNECT_REQUEST:
-      take_from_backlog(Id::of(event.id));
-      if (Id::of(event.listen_id).is_sync) {
-        if (const int error = migrate_id(Id::of(event.id), nullptr)) event.status = -error;
-      }
-      return;
-    case RDMA_CM_EVENT_REJECTED: static_cast<void>(move_to_error(Id::of(event.id))); return;
-    case RDMA_CM_EVENT_MULTICAST_JOIN: return attach_to_group(event);
+    case RDMA_CM_EVENT_CONNECT_RESPONSE: complete_connection(event); return 0;
+    case RDMA_CM_EVENT_CONNECT_REQUEST: return hand_over_request(event);
+    case RDMA_CM_EVENT_REJECTED: static_cast<void>(move_to_error(Id::of(event.id))); return 0;
+    case RDMA_CM_EVENT_MULTICAST_JOIN: attach_to_group(event); return 0;
     case RDMA_CM_EVENT_ADDR_RESOLVED:
     case RDMA_CM_EVENT_ADDR_ERROR:
     case RDMA_CM_EVENT_ROUTE_RESOLVED:
@@ -296,8 +305,9 @@ void settle(Event& event) {
     case RDMA_CM_EVENT_DEVICE_REMOVAL:
     case RDMA_CM_EVENT_MULTICAST_ERROR:
     case RDMA_CM_EVENT_ADDR_CHANGE:
-    case RDMA_CM_EVENT_TIMEWAIT_EXIT: return;
+    case RDMA_CM_EVENT_TIMEWAIT_EXIT: return 0;
   }
+  return 0;
 }
 
 }  // namespace verbena::rdmacm

@@ -209,7 +209,14 @@ int get_request(Id& listener, rdma_cm_id** made) {
   if (!error && event->event != RDMA_CM_EVENT_CONNECT_REQUEST) error = EINVAL;
   if (!error && listener.template_attributes) {
     ibv_qp_init_attr attributes = *listener.template_attributes;
-    if (rdma_create_qp(event->id, listener.template_domain, &attributes) != 0) error = errno;
+    if (rdma_create_qp(event->id, listener.template_domain, &attributes) != 0) {
+      // Nobody else knows of it, and who asked is to be told.
+      const int why = errno;
+      rdma_cm_id* const refused = event->id;
+      rdma_ack_cm_event(event);
+      rdma_destroy_id(refused);
+      return why;
+    }
   }
   if (error) {
     listener.event = event;

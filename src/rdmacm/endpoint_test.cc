@@ -124,6 +124,33 @@ TEST_P(EndPoints, Connect) {
 }
 INSTANTIATE_TEST_SUITE_P(Families, EndPoints, ::testing::Values(AF_INET, AF_INET6, AF_IB));
 
+// Nobody gets to know the id of a request whose queue pair cannot be made.
+TEST(EndPointsOfTemplates, RefuseARequestThatGetsNoQueuePair) {
+  const int flags = RAI_NUMERICHOST;
+  const Answer passive = ask("127.0.0.1", "0", hints_for(flags | RAI_PASSIVE));
+  ibv_qp_init_attr attributes{};
+  attributes.cap = {4, 4, 1 << 20, 1, 0};
+  rdma_cm_id* listener = nullptr;
+  ASSERT_EQ(rdma_create_ep(&listener, passive.get(), nullptr, &attributes), 0);
+  ASSERT_EQ(rdma_listen(listener, 1), 0);
+  const std::string port = std::to_string(be16toh(rdma_get_src_port(listener)));
+  std::thread server([&] {
+    rdma_cm_id* id = nullptr;
+    EXPECT_EQ(rdma_get_request(listener, &id), -1);
+    EXPECT_EQ(errno, EINVAL);
+  });
+  const Answer active = ask("127.0.0.1", port.c_str(), hints_for(flags));
+  rdma_cm_id* client = nullptr;
+  ibv_qp_init_attr small{};
+  small.cap = {4, 4, 1, 1, 0};
+  ASSERT_EQ(rdma_create_ep(&client, active.get(), nullptr, &small), 0);
+  EXPECT_EQ(rdma_connect(client, nullptr), -1);
+  EXPECT_EQ(errno, ECONNREFUSED);
+  server.join();
+  rdma_destroy_ep(client);
+  rdma_destroy_ep(listener);
+}
+
 class Requests : public EndsTest {};
 
 TEST_F(Requests, AreForListenersThatWait) {

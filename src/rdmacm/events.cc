@@ -23,13 +23,17 @@ ibv_ece ece_of(const wire::Ece& ece) {
   return {.vendor_id = ece.vendor_id, .options = ece.options, .comp_mask = 0};
 }
 
+// As with the kernel's rdma_cm nothing is told of an id before it is accepted, for the program may
+// not know it yet; rdma_accept(3) is refused then.
 void push(Id& id, rdma_cm_event_type type, int status) {
+  if (id.awaits_accept) return;
   id.events().push(std::make_unique<Event>(id, type, status));
 }
 
 template <std::size_t kBytes>
 void push(Id& id, rdma_cm_event_type type, int status,
           const std::array<std::byte, kBytes>& private_data) {
+  if (id.awaits_accept) return;
   auto event = std::make_unique<Event>(id, type, status);
   event->set_private_data(private_data, id.is_datagram());
   id.events().push(std::move(event));
@@ -43,6 +47,7 @@ std::unique_ptr<Id> child_of(Id& listener, const cm::Event& event, Instant now) 
   child->traffic_class = event.route.traffic_class;
   child->ack_timeout = listener.ack_timeout;
   child->stage = Stage::kRequested;
+  child->awaits_accept = true;
   child->comm = event.id;
   child->way = event.route;
   child->port = listener.manager.devices().find(event.route.local, event.route.port, now);
@@ -236,7 +241,10 @@ void tell(cm::Engine& engine, const cm::Event& event, Instant now) {
       return push(id_of(event), RDMA_CM_EVENT_UNREACHABLE,
                   event.ending == cm::Ending::kNobody ? -ECONNREFUSED : -ETIMEDOUT);
     case cm::EventKind::kDisconnected: return take_disconnected(event);
-    case cm::EventKind::kTimeWaitOver: return push(id_of(event), RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
+    case cm::EventKind::kTimeWaitOver:
+      // Datagrams have no connection whose packets might still come.
+      if (id_of(event).is_datagram()) return;
+      return push(id_of(event), RDMA_CM_EVENT_TIMEWAIT_EXIT, 0);
     case cm::EventKind::kResolved: return take_resolved(event);
   }
 }

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/contracts.h"
+#include "base/mutex.h"
 #include "cm/types.h"
 #include "rdmacm/address.h"
 #include "rdmacm/border.h"
@@ -84,8 +85,7 @@ struct Id : rdma_cm_id {
   Manager& manager;
   const ibv_qp_type made_for;  // and so are the ids of those who ask it for a connection
   std::atomic<Stage> stage{Stage::kIdle};
-  Stage stage_before = Stage::kIdle;  // of kAddressing: to which it returns
-  bool is_sync = false;               // its calls wait for their events, in a channel of its own
+  bool is_sync = false;  // its calls wait for their events, in a channel of its own
   std::optional<LocalPort> port;
   // Told already (interface_changes.h).
   bool is_device_gone = false;
@@ -106,6 +106,8 @@ struct Id : rdma_cm_id {
 
   // As a connection.
   std::optional<cm::CommId> comm;
+  // A request brought it, and the program has not accepted that: it is told nothing of the id.
+  bool awaits_accept = false;
   std::uint32_t peer_comm = 0;  // the peer's communication id, once it is known
   cm::Route way;
   Agreement agreement;
@@ -116,6 +118,8 @@ struct Id : rdma_cm_id {
   ibv_sa_path_rec path{};
   std::vector<std::byte> connect_data;  // from rdma_getaddrinfo(3)
 
+  // One thread may join and leave while another fetches that it has joined.
+  Mutex groups_lock;
   std::vector<Membership> groups;
 
   // rdma_create_ep of a listener: what its connections get.

@@ -2,10 +2,8 @@
 // Event channels, ids, events: what is made and goes (rdma_create_id(3) and its neighbours).
 #include "rdmacm/ids.h"
 
-#include <algorithm>
 #include <memory>
 #include <utility>
-#include <vector>
 
 #include "base/futex.h"
 #include "base/log.h"
@@ -16,29 +14,23 @@
 namespace verbena::rdmacm {
 namespace {
 
-// Sleeps until the program has acknowledged everything that it fetched.
-void wait_until_acknowledged(const Id& id) {
+// Sleeps until the program has acknowledged that many events.
+void wait_until_acknowledged(const Id& id, std::uint32_t fetched) {
   for (;;) {
     const std::uint32_t acknowledged = id.acknowledged.load(std::memory_order_acquire);
-    if (acknowledged == id.delivered.load(std::memory_order_acquire)) return;
+    if (static_cast<std::int32_t>(acknowledged - fetched) >= 0) return;
     futex_wait(id.acknowledged, acknowledged, FutexScope::kProcess);
   }
 }
 
-// Requests that nobody fetched, and will not: their ids are nobody's.
+// Requests that nobody fetched, and will not: their ids are nobody's, and have no other events.
 void drop(std::deque<std::unique_ptr<Event>> events) {
   for (const std::unique_ptr<Event>& event : events) {
     if (event->event != RDMA_CM_EVENT_CONNECT_REQUEST) continue;
-    Id* const child = static_cast<Id*>(event->id);
-    {
-      Turn turn(child->manager);
-      if (child->comm) turn.engine().release(*child->comm, turn.now());
-      child->manager.forget(*child);
-    }
-    // It had no events but this one, or they are withdrawn with it.
-    static_cast<void>(
-        child->events().withdraw([&](const Event& each) { return each.id == child; }));
-    delete child;
+    const std::unique_ptr<Id> child(static_cast<Id*>(event->id));
+    Turn turn(child->manager);
+    if (child->comm) turn.engine().release(*child->comm, turn.now());
+    child->manager.forget(*child);
   }
 }
 
@@ -93,7 +85,7 @@ int destroy_id(Id& id) {
   }
   // From here on nothing new comes.
   drop(id.events().withdraw([&](const Event& event) { return event.counted == &id; }));
-  wait_until_acknowledged(id);
+  wait_until_acknowledged(id, id.delivered.load(std::memory_order_acquire));
   if (id.is_sync) id.events().retire();
   delete &id;
   return 0;
@@ -109,28 +101,25 @@ int migrate_id(Id& id, rdma_event_channel* channel) {
   if (id.is_sync && id.event) acknowledge(std::exchange(id.event, nullptr));
   Channel* const to = channel ? static_cast<Channel*>(channel) : own.get();
   Channel::Owned former;
+  std::uint32_t fetched = 0;
   {
     const Turn turn(id.manager);
     Channel& from = id.events();
-    if (id.is_sync) former.reset(&from);
+    if (id.is_sync && to != &from) former.reset(&from);
     id.channel = to;
     id.is_sync = channel == nullptr;
     static_cast<void>(own.release());
-    // A request that was not fetched belongs where its listener is, and what it was told since goes
-    // behind it.
-    std::vector<rdma_cm_id*> asked;
-    for (auto& event : from.withdraw([&](const Event& each) {
-           const bool is_own = each.counted == &id;
-           if (is_own && each.event == RDMA_CM_EVENT_CONNECT_REQUEST) asked.push_back(each.id);
-           return is_own || std::ranges::find(asked, each.id) != asked.end();
-         })) {
+    auto moved = from.withdraw([&](const Event& each) { return each.counted == &id; });
+    fetched = id.delivered.load(std::memory_order_acquire);
+    for (auto& event : moved) {
+      // A request that was not fetched belongs where its listener is.
+      if (event->event == RDMA_CM_EVENT_CONNECT_REQUEST) event->id->channel = to;
       to->push(std::move(event));
     }
-    for (rdma_cm_id* const each : asked)
-      each->channel = to;
   }
-  // As with the kernel's: nobody else waits on the former channel for this id any more.
-  wait_until_acknowledged(id);
+  // As with the kernel's: nobody else waits on the former channel for this id any more. What is
+  // fetched from the new one may be held by a thread that waits for this one.
+  wait_until_acknowledged(id, fetched);
   return 0;
 }
 
@@ -145,7 +134,10 @@ int next_event(Channel& channel, rdma_cm_event** event) {
   if (!channel.manager.in_owner()) return EIO;
   std::unique_ptr<Event> next;
   if (const int error = channel.take(next)) return error;
-  settle(*next);
+  if (const int error = settle(*next)) {
+    acknowledge(next.release());
+    return error;
+  }
   *event = next.release();
   return 0;
 }

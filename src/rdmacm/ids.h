@@ -19,7 +19,8 @@ int next_event(Channel& channel, rdma_cm_event** event);
 int next_own_event(Id& id);
 // An id without a channel waits here for what it has begun.
 int complete(Id& id);
-// What has to be done in the program's thread before it sees an event; in connect.cc.
-void settle(Event& event);
+// What has to be done in the program's thread before it sees an event; in connect.cc. An errno:
+// there is nothing to see, and what the event was of has gone.
+int settle(Event& event);
 
 }  // namespace verbena::rdmacm

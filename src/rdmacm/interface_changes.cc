@@ -46,6 +46,7 @@ void InterfaceChanges::look(std::span<const host::Interface> present) {
   {
     const std::lock_guard guard(lock_);
     for (Id* const id : ids_) {
+      if (id->awaits_accept) continue;
       const auto found = std::ranges::find(present, id->port->interface, &host::Interface::index);
       if (found == present.end()) {
         if (!id->is_device_gone) tell(*id, RDMA_CM_EVENT_DEVICE_REMOVAL);

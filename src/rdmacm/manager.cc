@@ -166,10 +166,10 @@ void Manager::interfaces_changed(void* context) {
 }
 
 void Manager::look_at_interfaces() {
-  const std::vector<host::Interface> present = host::all_interfaces();
+  const auto present = host::find_interfaces();
   devices_.forget_addresses();
   const std::lock_guard guard(lock_);
-  changes_.look(present);
+  if (present) changes_.look(*present);
 }
 
 void Manager::wake() {
@@ -278,7 +278,8 @@ Instant Manager::look_for_neighbours(Instant now) {
       return false;
     }
     const bool is_there = found == host::Neighbour::kThere;
-    id.stage = is_there ? Stage::kAddressed : id.stage_before;
+    // As with the kernel's an id keeps the address from which it asked.
+    id.stage = is_there ? Stage::kAddressed : Stage::kBound;
     const int why = found == host::Neighbour::kFailed ? -EHOSTUNREACH : -ETIMEDOUT;
     id.events().push(std::make_unique<Event>(
         id, is_there ? RDMA_CM_EVENT_ADDR_RESOLVED : RDMA_CM_EVENT_ADDR_ERROR, is_there ? 0 : why));

@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/not_cancelled.h"
 #include "rdmacm/ids.h"
 #include "rdmacm/manager.h"
 #include "rdmacm/path.h"
@@ -24,7 +25,6 @@ int join(Id& id, const sockaddr* address, bool is_send_only, void* context) {
   const auto to = Address::from(address);
   if (!to || !id.port || !id.is_datagram()) return EINVAL;
   if (!to->is_multicast()) return EINVAL;
-  if (find(id, to->gid()) != id.groups.end()) return EADDRINUSE;
   auto event = std::make_unique<Event>(id, RDMA_CM_EVENT_MULTICAST_JOIN, 0);
   event->param.ud.private_data = context;
   event->param.ud.qp_num = kMulticastQp;
@@ -36,9 +36,13 @@ int join(Id& id, const sockaddr* address, bool is_send_only, void* context) {
   path.grh.sgid_index = id.port->gid_index;
   path.grh.hop_limit = 64;
   path.grh.traffic_class = id.traffic_class;
-  id.groups.push_back(
-      {.address = *to, .group = to->gid(), .context = context, .is_send_only = is_send_only});
-  id.events().push(std::move(event));
+  {
+    const UncancelledGuard guard(id.groups_lock);
+    if (find(id, to->gid()) != id.groups.end()) return EADDRINUSE;
+    id.groups.push_back(
+        {.address = *to, .group = to->gid(), .context = context, .is_send_only = is_send_only});
+    id.events().push(std::move(event));
+  }
   return complete(id);
 }
 
@@ -52,6 +56,7 @@ int leave(Id& id, const sockaddr* address) {
   if (!id.manager.in_owner()) return EIO;
   const auto from = Address::from(address);
   if (!from) return EINVAL;
+  const UncancelledGuard guard(id.groups_lock);
   const auto found = find(id, from->gid());
   if (found == id.groups.end()) return EADDRNOTAVAIL;
   detach(id, *found);
@@ -72,6 +77,7 @@ void attach_to_group(Event& event) {
   ibv_gid gid = event.param.ud.ah_attr.grh.dgid;
   Gid group;
   std::memcpy(group.bytes, gid.raw, sizeof group.bytes);
+  const UncancelledGuard guard(id.groups_lock);
   const auto found = find(id, group);
   if (found == id.groups.end() || found->is_send_only || !id.qp) return;
   const int error = ibv_attach_mcast(id.qp, &gid, 0);
@@ -85,6 +91,7 @@ void attach_to_group(Event& event) {
 }
 
 void leave_all_groups(Id& id) {
+  const UncancelledGuard guard(id.groups_lock);
   for (const Membership& each : id.groups)
     detach(id, each);
   id.groups.clear();

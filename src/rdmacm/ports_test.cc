@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: MIT
 // Port spaces: who may be bound to what beside whom.
+#include <optional>
 #include <vector>
 
+#include "host/interfaces.h"
 #include "rdmacm/test_ends.h"
 
 namespace verbena::rdmacm {
@@ -147,6 +149,35 @@ TEST_F(Ports, AddressesThatAreNotOurs) {
             EADDRNOTAVAIL);
   // Nothing has happened to the id.
   EXPECT_EQ(error_of(rdma_bind_addr(id.get(), raw(loopback()))), 0);
+}
+
+// An address of nobody, behind an interface on which neighbours are asked. Nothing: there is none.
+std::optional<Address> nobody_near() {
+  for (const host::Interface& each : host::device_interfaces(host::all_interfaces())) {
+    for (const Gid& own : each.addresses) {
+      const bool is_link_local = own.bytes[0] == 0xFE && own.bytes[1] == 0x80;
+      if (each.is_loopback || !is_link_local) continue;
+      Gid nobody = own;
+      for (std::size_t i = 8; i < sizeof nobody.bytes; ++i)
+        nobody.bytes[i] ^= 0x5A;
+      return Address::of(nobody, 4242, each.index);
+    }
+  }
+  return std::nullopt;
+}
+
+// As with the kernel's: it has the address from which it asked.
+TEST_F(Ports, AreKeptWhereNobodyAnswers) {
+  const auto to = nobody_near();
+  if (!to) GTEST_SKIP() << "no interface with neighbours";
+  const OwnId id = make_id(client_channel.get());
+  ASSERT_EQ(error_of(rdma_resolve_addr(id.get(), nullptr, raw(*to), 1)), 0);
+  expect(client_channel.get(), RDMA_CM_EVENT_ADDR_ERROR);
+  const std::uint16_t port = rdma_get_src_port(id.get());
+  EXPECT_EQ(error_of(rdma_bind_addr(id.get(), raw(loopback()))), EINVAL);
+  EXPECT_EQ(rdma_get_src_port(id.get()), port);
+  ASSERT_EQ(error_of(rdma_resolve_addr(id.get(), nullptr, raw(*to), 1)), 0) << "it may ask again";
+  expect(client_channel.get(), RDMA_CM_EVENT_ADDR_ERROR);
 }
 
 }  // namespace

@@ -128,7 +128,7 @@ int resolve_address(Id& id, const sockaddr* source, const sockaddr* destination,
   bind_to_port(id);
   id.way = route_of(id);
   if (needs_neighbour(id, resolved)) {
-    id.stage_before = id.stage.exchange(Stage::kAddressing);
+    id.stage = Stage::kAddressing;
     const auto patience = timeout > 0 ? Duration::milliseconds(timeout) : kUsualPatience;
     id.manager.wait_for_neighbour(id, patience);
     return complete(id);

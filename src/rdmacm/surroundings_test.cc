@@ -92,6 +92,18 @@ TEST_F(Interfaces, NobodyIsToldOfWhatItLeft) {
   EXPECT_TRUE(is_quiet());
 }
 
+TEST_F(Interfaces, OfAnIdThatIsNotAcceptedNothingIsTold) {
+  Id::of(id.get()).awaits_accept = true;
+  interface.addresses.clear();
+  interface.mac[5] = 7;
+  look({interface});
+  look({});
+  EXPECT_TRUE(is_quiet());
+  Id::of(id.get()).awaits_accept = false;
+  look({});
+  expect(client_channel.get(), RDMA_CM_EVENT_DEVICE_REMOVAL);
+}
+
 TEST_F(Interfaces, LoopbackAddressesAreAlwaysThere) {
   interface.is_loopback = true;
   interface.addresses.clear();

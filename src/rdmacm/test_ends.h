@@ -3,12 +3,16 @@
 #pragma once
 
 #include <gtest/gtest.h>
+#include <poll.h>
+#include <unistd.h>
 
 #include <array>
 #include <cerrno>
 #include <cstdint>
 #include <cstring>
+#include <fstream>
 #include <memory>
+#include <string>
 
 #include "rdmacm/address.h"
 #include "rdmacm/border.h"
@@ -49,6 +53,17 @@ inline OwnId make_id(rdma_event_channel* channel, rdma_port_space space = RDMA_P
   return OwnId(id);
 }
 
+inline ibv_qp_init_attr smallest(ibv_qp_type type) {
+  ibv_qp_init_attr made{};
+  made.qp_type = type;
+  made.cap = {.max_send_wr = 1,
+              .max_recv_wr = 1,
+              .max_send_sge = 1,
+              .max_recv_sge = 1,
+              .max_inline_data = 0};
+  return made;
+}
+
 // An event that is acknowledged when it goes.
 struct Acknowledged {
   void operator()(rdma_cm_event* event) const { rdma_ack_cm_event(event); }
@@ -68,6 +83,28 @@ inline Told expect(rdma_event_channel* channel, rdma_cm_event_type type) {
   return event;
 }
 
+// An event waits, and is left there.
+inline void wait_until_readable(int fd) {
+  pollfd waiting{.fd = fd, .events = POLLIN, .revents = 0};
+  ASSERT_EQ(poll(&waiting, 1, 20'000), 1) << "nothing is told";
+}
+
+// How many events wait: what its descriptor counts.
+inline int count_waiting(int fd) {
+  std::ifstream said("/proc/self/fdinfo/" + std::to_string(fd));
+  for (std::string word; said >> word;) {
+    if (word == "eventfd-count:")
+      return said >> std::hex >> word ? std::stoi(word, nullptr, 16) : -1;
+  }
+  return -1;
+}
+inline void wait_until_waiting(int fd, int count) {
+  for (int i = 0; count_waiting(fd) < count; ++i) {
+    ASSERT_LT(i, 20'000) << "less is told";
+    usleep(1'000);
+  }
+}
+
 class EndsTest : public ::testing::Test {
  protected:
   void SetUp() override {
@@ -84,12 +121,15 @@ class EndsTest : public ::testing::Test {
     client = resolved(space);
   }
   OwnId resolved(rdma_port_space space = RDMA_PS_TCP) {
-    OwnId id = make_id(client_channel.get(), space);
-    const Address to = Id::of(listener.get()).source();
+    return resolved(client_channel.get(), Id::of(listener.get()).source(), space);
+  }
+  static OwnId resolved(rdma_event_channel* channel, const Address& to,
+                        rdma_port_space space = RDMA_PS_TCP) {
+    OwnId id = make_id(channel, space);
     EXPECT_EQ(error_of(rdma_resolve_addr(id.get(), nullptr, raw(to), 1000)), 0);
-    expect(client_channel.get(), RDMA_CM_EVENT_ADDR_RESOLVED);
+    expect(channel, RDMA_CM_EVENT_ADDR_RESOLVED);
     EXPECT_EQ(error_of(rdma_resolve_route(id.get(), 1000)), 0);
-    expect(client_channel.get(), RDMA_CM_EVENT_ROUTE_RESOLVED);
+    expect(channel, RDMA_CM_EVENT_ROUTE_RESOLVED);
     return id;
   }
   static rdma_conn_param parameters(std::uint32_t qp) {
