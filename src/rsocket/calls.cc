@@ -14,6 +14,7 @@
 #include <cstring>
 #include <memory>
 
+#include "base/not_cancelled.h"
 #include "rsocket/datagram_socket.h"
 #include "rsocket/poll.h"
 #include "rsocket/socket.h"
@@ -49,6 +50,8 @@ std::unique_ptr<Socket> make_socket(int family, int type) {
 // Wants an open socket.
 template <class Body>
 auto with(int fd, Body body) -> decltype(body(std::declval<Socket&>())) {
+  // Locks are held here and below, and nothing is unwound.
+  const NotCancelled during_call;
   const Held socket(fd);
   if (!socket) return static_cast<decltype(body(*socket.get()))>(answer(EBADF));
   return body(*socket.get());
@@ -76,6 +79,10 @@ Instant deadline_of(const timeval& timeout) {
   const auto seconds = std::clamp<std::int64_t>(timeout.tv_sec, -kYears, kYears);
   const auto more = std::clamp<std::int64_t>(timeout.tv_usec, -kYears, kYears);
   return clock_now() + Duration::seconds(seconds) + Duration::microseconds(more);
+}
+
+bool is_timeout(int level, int option) {
+  return level == SOL_SOCKET && (option == SO_RCVTIMEO || option == SO_SNDTIMEO);
 }
 
 bool is_too_many(int count) { return count < 0 || count > IOV_MAX; }
@@ -201,6 +208,7 @@ ssize_t rwritev(int socket, const iovec* parts, int count) {
 }
 
 int rpoll(pollfd* fds, nfds_t count, int timeout) {
+  const verbena::NotCancelled during_call;
   const Instant deadline =
       timeout < 0 ? Instant::never() : impl::clock_now() + Duration::milliseconds(timeout);
   return impl::poll_all(fds, count, deadline);
@@ -208,6 +216,7 @@ int rpoll(pollfd* fds, nfds_t count, int timeout) {
 
 int rselect(int count, fd_set* readable, fd_set* writable, fd_set* exceptional, timeval* timeout) {
   if (count < 0 || count > FD_SETSIZE) return impl::answer(EINVAL);
+  const verbena::NotCancelled during_call;
   const Instant deadline = timeout ? impl::deadline_of(*timeout) : Instant::never();
   return impl::select_all(count, readable, writable, exceptional, deadline);
 }
@@ -234,12 +243,14 @@ int rgetsockname(int socket, sockaddr* address, socklen_t* size) {
 
 int rsetsockopt(int socket, int level, int option, const void* value, socklen_t size) {
   return impl::with(socket, [&](impl::Socket& s) {
+    if (impl::is_timeout(level, option)) return impl::answer(s.set_timeout(option, value, size));
     return impl::answer(s.set_option(level, option, value, size));
   });
 }
 
 int rgetsockopt(int socket, int level, int option, void* value, socklen_t* size) {
   return impl::with(socket, [&](impl::Socket& s) {
+    if (impl::is_timeout(level, option)) return impl::answer(s.get_timeout(option, value, size));
     return impl::answer(s.get_option(level, option, value, size));
   });
 }

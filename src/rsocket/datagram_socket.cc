@@ -159,12 +159,15 @@ void DatagramSocket::learn(const UdpHeader& header, const EndPoint& from,
 
 void DatagramSocket::keep(const EndPoint& from, std::span<const std::byte> data) {
   if (connected_to_ && *connected_to_ != from) return;
+  // As a socket of UDP does whose program does not read: what is told of our own datagrams is taken
+  // nevertheless.
+  if (waiting_.size() >= kWaitingMax) return;
   waiting_.push_back({from, {data.begin(), data.end()}});
 }
 
 bool DatagramSocket::take_udp() {
   bool any = false;
-  for (int i = 0; i < kUdpBatch && waiting_.size() < kWaitingMax; ++i) {
+  for (int i = 0; i < kUdpBatch; ++i) {
     sockaddr_storage address{};
     socklen_t size = sizeof address;
     const ssize_t got = recvfrom(udp_.get(), scratch_.data(), scratch_.size(), MSG_DONTWAIT,
@@ -182,7 +185,6 @@ bool DatagramSocket::take_udp() {
 bool DatagramSocket::take_pairs() {
   bool any = false;
   for (const auto& pair : pairs_) {
-    if (waiting_.size() >= kWaitingMax) return any;
     const std::uint32_t taken = pair->collect(kWaitingMax, [this](std::span<const std::byte> data) {
       if (const auto from = read_pair_header(data)) keep(*from, data);
     });
@@ -209,7 +211,7 @@ Result<std::size_t, int> DatagramSocket::receive(std::span<const iovec> parts, i
   if (!in_owner()) return refuse(EIO);
   if (waiting_.empty()) {
     const int waited =
-        wait(held, is_nonblocking(flags), Instant::never(), [this] { return !waiting_.empty(); });
+        wait(held, is_nonblocking(flags), receive_deadline(), [this] { return !waiting_.empty(); });
     if (waited != 0) return refuse(waited);
   }
   const Datagram& next = waiting_.front();
@@ -235,24 +237,26 @@ Result<std::size_t, int> DatagramSocket::send(std::span<const iovec> parts, int 
   const auto found = peer_for(*target);
   if (!found) return refuse(found.error());
   if (!(*found)->handle) step();  // the answer may be there
-  const auto again = peer_for(*target);
-  if (!again) return refuse(again.error());
-  const Peer peer = **again;
   const std::size_t bytes = total(parts);
-  if (bytes > peer.pair->payload_max()) return refuse(EMSGSIZE);
-  if (!peer.handle) {
-    const int error = send_udp(peer, *target, UdpOp::kData, parts);
+  const Instant deadline = send_deadline();
+  for (;;) {
+    // Each time: whoever comes new while it waits may take its place.
+    const auto peer = peer_for(*target);
+    if (!peer) return refuse(peer.error());
+    DatagramPair& pair = *(*peer)->pair;
+    if (bytes > pair.payload_max()) return refuse(EMSGSIZE);
+    if ((*peer)->handle && !pair.has_slot()) {
+      const int waited =
+          wait(held, is_nonblocking(flags), deadline, [&pair] { return pair.has_slot(); });
+      if (waited != 0) return refuse(waited);
+      continue;
+    }
+    const int error = (*peer)->handle
+                          ? pair.send((*peer)->handle, (*peer)->queue_pair, parts, bytes)
+                          : send_udp(**peer, *target, UdpOp::kData, parts);
     if (error != 0) return refuse(error);
     return bytes;
   }
-  if (!peer.pair->has_slot()) {
-    const int waited = wait(held, is_nonblocking(flags), Instant::never(),
-                            [&peer] { return peer.pair->has_slot(); });
-    if (waited != 0) return refuse(waited);
-  }
-  const int error = peer.pair->send(peer.handle, peer.queue_pair, parts, bytes);
-  if (error != 0) return refuse(error);
-  return bytes;
 }
 
 short DatagramSocket::readiness() {

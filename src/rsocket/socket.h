@@ -12,6 +12,7 @@
 
 #include <atomic>
 #include <cstddef>
+#include <cstdint>
 #include <mutex>
 #include <span>
 
@@ -64,6 +65,9 @@ class Socket {
   virtual int peer_name(sockaddr_storage& address, socklen_t& size) = 0;
   virtual int set_option(int level, int option, const void* value, socklen_t size) = 0;
   virtual int get_option(int level, int option, void* value, socklen_t* size) = 0;
+  // SO_RCVTIMEO and SO_SNDTIMEO, of every kind.
+  int set_timeout(int option, const void* value, socklen_t size);
+  int get_timeout(int option, void* value, socklen_t* size) const;
   int status_flags() const { return flags_.load(std::memory_order_relaxed); }
   void set_status_flags(int flags) { flags_.store(flags, std::memory_order_relaxed); }
 
@@ -88,9 +92,14 @@ class Socket {
   virtual short readiness() = 0;  // all of it
 
   void step();  // advances, and wakes who waits
+  void wake_all();
+  // Of a call that begins now.
+  Instant receive_deadline() const { return deadline_of(receive_patience_); }
+  Instant send_deadline() const { return deadline_of(send_patience_); }
+  void take_patience_of(const Socket& other);
   bool watch(int fd);
   bool is_nonblocking(int flags) const;
-  // Waits until `is_ready`, at most until then. 0, EAGAIN, EINTR, or ETIMEDOUT.
+  // Waits until `is_ready`, at most until then. 0, EAGAIN, or EINTR.
   template <class Ready>
   int wait(Lock& held, bool nonblocking, Instant deadline, Ready is_ready);
 
@@ -99,15 +108,21 @@ class Socket {
 
  private:
   friend class Held;
+  friend struct Forks;
 
   void add(Waiting& waiting);
   void remove(Waiting& waiting);
   int sleep(Lock& held, Waiter& waiter, Instant deadline);
+  void free_in_child();
+  static Instant deadline_of(const std::atomic<std::int64_t>& patience);
 
   const int family_;
   const int type_;
   const unsigned owner_;
   std::atomic<int> flags_{0};
+  // Microseconds; 0: without end.
+  std::atomic<std::int64_t> receive_patience_{0};
+  std::atomic<std::int64_t> send_patience_{0};
   UniqueFd events_;
   Waiting* waiting_ = nullptr;
   std::atomic<int> uses_{1};  // the table's, and of each call

@@ -115,8 +115,9 @@ int StreamSocket::listen(int backlog) {
 Result<Socket*, int> StreamSocket::accept() {
   Lock held(lock);
   if (phase_ != Phase::kListening) return refuse(EINVAL);
+  const Instant deadline = receive_deadline();
   for (;;) {
-    const int waited = wait(held, is_nonblocking(0), Instant::never(),
+    const int waited = wait(held, is_nonblocking(0), deadline,
                             [this] { return !requests_.empty() || phase_ != Phase::kListening; });
     if (waited != 0) return refuse(waited);
     if (requests_.empty()) return refuse(EINVAL);  // closed meanwhile
@@ -130,6 +131,7 @@ Result<Socket*, int> StreamSocket::accept() {
       return refuse(error);
     }
     made->settings = settings;
+    made->take_patience_of(*this);
     made->is_no_delay_ = is_no_delay_;
     made->linger_ = linger_;
     made->keeps_alive_ = keeps_alive_;
@@ -139,8 +141,8 @@ Result<Socket*, int> StreamSocket::accept() {
     const int error = made->accept_request(request);
     if (error == 0) return made.release();
     made->close();
-    if (error != EPROTO) return refuse(error);
-    held.lock();  // it was nobody of ours: the next
+    if (error != EPROTO && error != ECONNABORTED) return refuse(error);
+    held.lock();  // it was nobody of ours, or has gone: the next
   }
 }
 
@@ -160,7 +162,8 @@ int StreamSocket::accept_request(Request& request) {
   }
   const Hello hello = stream_->hello();
   rdma_conn_param parameter = parameters(hello);
-  if (rdma_accept(id_, &parameter) != 0) return errno;
+  // Of a request whose peer gave up nothing is told before.
+  if (rdma_accept(id_, &parameter) != 0) return errno == EINVAL ? ECONNABORTED : errno;
   phase_ = Phase::kConnected;
   if (keeps_alive_) set_keepalive_timer();
   return 0;
@@ -207,7 +210,7 @@ int StreamSocket::connect(const sockaddr* address, socklen_t size) {
     case Phase::kFailed: return error_;
   }
   const int waited =
-      wait(held, is_nonblocking(0), Instant::never(), [this] { return !is_connecting(); });
+      wait(held, is_nonblocking(0), send_deadline(), [this] { return !is_connecting(); });
   if (waited == EAGAIN) return EINPROGRESS;
   if (waited != 0) return waited;
   if (phase_ != Phase::kFailed) return 0;
@@ -248,18 +251,6 @@ bool StreamSocket::take_events() {
 
 void StreamSocket::handle(rdma_cm_event& event) {
   if (event.event == RDMA_CM_EVENT_CONNECT_REQUEST) return handle_request(event);
-  if (event.id != id_) {
-    // Of a request that waits for accept(): its peer gave up.
-    rdma_cm_id* const id = event.id;
-    rdma_ack_cm_event(&event);
-    const auto gone = std::find_if(requests_.begin(), requests_.end(),
-                                   [id](const Request& each) { return each.id == id; });
-    if (gone != requests_.end()) {
-      rdma_destroy_id(id);
-      requests_.erase(gone);
-    }
-    return;
-  }
   const rdma_cm_event_type what = event.event;
   const int reason = errno_of(event);
   if (what == RDMA_CM_EVENT_ESTABLISHED && phase_ == Phase::kConnecting) {
@@ -282,8 +273,13 @@ void StreamSocket::disconnected() {
   if (phase_ == Phase::kConnected && stream_->is_connected() && !stream_->peer_said_goodbye()) {
     error_ = ECONNRESET;
   }
+  lose_connection();
+}
+
+void StreamSocket::lose_connection() {
   stream_->lost();
   phase_ = Phase::kOver;
+  keep_timer_.reset();
 }
 
 void StreamSocket::handle_request(rdma_cm_event& event) {

@@ -170,9 +170,10 @@ int StreamSocket::get_option(int level, int option, void* value, socklen_t* size
   return number ? write_option(*number, value, size) : ENOPROTOOPT;
 }
 
-// The timer is among the socket's events: whoever waits for the peer asks whether it is there.
+// The timer is among the socket's events: whoever waits for the peer asks whether it is there. Only
+// where there is a peer, for what nobody reads would wake everyone for ever.
 int StreamSocket::set_keepalive_timer() {
-  if (!keeps_alive_) {
+  if (!keeps_alive_ || phase_ != Phase::kConnected) {
     keep_timer_.reset();
     return 0;
   }

@@ -91,6 +91,7 @@ class StreamSocket final : public Socket {
   void connected(const rdma_conn_param& answer);
   void failed(int error);
   void disconnected();
+  void lose_connection();
   int prepare(rdma_cm_id* id);
   int accept_request(Request& request);
   rdma_conn_param parameters(const Hello& hello) const;
@@ -103,6 +104,7 @@ class StreamSocket final : public Socket {
   bool collect();
   void tell();
   int gone_error() const;
+  void flush(Lock& held);
   std::size_t copy_out(std::span<const iovec> parts, int flags);
   Result<std::uint32_t, int> send_some(std::span<const iovec> parts, std::size_t skip,
                                        std::size_t left);

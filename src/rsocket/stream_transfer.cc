@@ -36,8 +36,7 @@ bool StreamSocket::collect() {
     if (stream_->is_connected() && !stream_->peer_said_goodbye()) {
       error_ = news.error != 0 ? news.error : ECONNRESET;
     }
-    stream_->lost();
-    phase_ = Phase::kOver;
+    lose_connection();
   }
   if (phase_ == Phase::kConnected) tell();
   return news.count > 0;
@@ -87,10 +86,11 @@ Result<std::size_t, int> StreamSocket::receive(std::span<const iovec> parts, int
   if (!in_owner()) return refuse(EIO);
   const std::size_t wanted = total(parts);
   std::size_t taken = 0;
+  const Instant deadline = receive_deadline();
   std::vector<iovec> rest(parts.begin(), parts.end());
   std::span<iovec> left(rest);
   do {
-    const int waited = wait(held, is_nonblocking(flags), Instant::never(), [this] {
+    const int waited = wait(held, is_nonblocking(flags), deadline, [this] {
       return can_receive() || (!is_connecting() && !(has_stream() && stream_->is_readable()));
     });
     if (waited != 0) {
@@ -139,6 +139,7 @@ Result<std::size_t, int> StreamSocket::send(std::span<const iovec> parts, int fl
   if (!in_owner()) return refuse(EIO);
   const std::size_t size = total(parts);
   std::size_t sent = 0;
+  const Instant deadline = send_deadline();
   const auto is_over = [this] {
     return !is_connecting() && !(has_stream() && stream_->is_writable());
   };
@@ -149,7 +150,7 @@ Result<std::size_t, int> StreamSocket::send(std::span<const iovec> parts, int fl
              channel_.room() >= std::min<std::size_t>(size - sent, kRoomMin) && channel_.room() > 0;
     };
     if (!fits() || is_over() || is_connecting()) {
-      const int waited = wait(held, is_nonblocking(flags), Instant::never(),
+      const int waited = wait(held, is_nonblocking(flags), deadline,
                               [&] { return is_over() || (fits() && !is_connecting()); });
       if (waited != 0) {
         if (sent > 0) return sent;
@@ -217,12 +218,13 @@ Result<std::size_t, int> StreamSocket::write_mapped(std::span<const std::byte> b
   Lock held(lock);
   if (!in_owner()) return refuse(EIO);
   std::size_t sent = 0;
+  const Instant deadline = send_deadline();
   const iovec part{const_cast<std::byte*>(bytes.data()), bytes.size()};
   while (sent < bytes.size()) {
     const auto is_over = [this] {
       return !is_connecting() && !(has_stream() && stream_->is_writable());
     };
-    const int waited = wait(held, is_nonblocking(flags), Instant::never(),
+    const int waited = wait(held, is_nonblocking(flags), deadline,
                             [&] { return is_over() || (has_stream() && channel_.room() > 0); });
     if (waited != 0 && sent > 0) return sent;
     if (waited != 0) return refuse(waited);
@@ -243,7 +245,7 @@ short StreamSocket::readiness() {
   switch (phase_) {
     case Phase::kNew:
     case Phase::kBound: return POLLOUT | POLLHUP;
-    case Phase::kListening: return requests_.empty() ? 0 : POLLIN;
+    case Phase::kListening: return requests_.empty() ? 0 : POLLIN | POLLRDNORM;
     case Phase::kResolving:
     case Phase::kRouting:
     case Phase::kConnecting: return 0;
@@ -265,8 +267,10 @@ int StreamSocket::shutdown(int how) {
   if (how != SHUT_RD && how != SHUT_WR && how != SHUT_RDWR) return EINVAL;
   if (!in_owner()) return EIO;
   if (phase_ == Phase::kListening) {
+    if (how == SHUT_WR) return 0;  // it sends nothing
     phase_ = Phase::kFailed;
     error_ = EINVAL;
+    wake_all();
     return 0;
   }
   if (phase_ != Phase::kConnected && phase_ != Phase::kOver) return ENOTCONN;
@@ -274,7 +278,25 @@ int StreamSocket::shutdown(int how) {
                      : how == SHUT_WR ? Half::kWriting
                                       : Half::kBoth);
   if (phase_ == Phase::kConnected) tell();
+  wake_all();
   return 0;
+}
+
+// All that was sent must have arrived before the queue pair goes. SO_LINGER limits all of it.
+void StreamSocket::flush(Lock& held) {
+  const bool has_limit = linger_.l_onoff != 0;
+  const Duration patience = has_limit ? Duration::seconds(linger_.l_linger) : kFlushPatience;
+  Instant deadline = clock_now() + patience;
+  const auto is_over = [this] { return channel_.is_idle() || phase_ != Phase::kConnected; };
+  while (!is_over()) {
+    const std::uint64_t before = channel_.acknowledged_bytes();
+    const int error = wait(held, false, deadline, [&] {
+      return is_over() || (!has_limit && channel_.acknowledged_bytes() != before);
+    });
+    const bool has_moved = channel_.acknowledged_bytes() != before;
+    if (has_moved && !has_limit) deadline = clock_now() + patience;
+    if (error != 0 && error != EINTR) break;
+  }
 }
 
 void StreamSocket::close() {
@@ -283,22 +305,16 @@ void StreamSocket::close() {
   if (phase_ == Phase::kConnected) {
     stream_->shut_down(Half::kBoth);
     tell();
-    // All that was sent must have arrived before the queue pair goes.
-    const Duration patience =
-        linger_.l_onoff != 0 ? Duration::seconds(linger_.l_linger) : kFlushPatience;
-    const Instant deadline = clock_now() + patience;
-    while (phase_ == Phase::kConnected && !channel_.is_idle()) {
-      const int error = wait(held, false, deadline,
-                             [this] { return channel_.is_idle() || phase_ != Phase::kConnected; });
-      if (error != 0 && error != EINTR) break;
-    }
+    flush(held);
   }
   for (Mapping& each : mappings_)
     ibv_dereg_mr(each.region);
   mappings_.clear();
   phase_ = Phase::kFailed;
+  keep_timer_.reset();
   if (error_ == 0) error_ = EBADF;
   stream_.reset();
+  wake_all();
 }
 
 }  // namespace verbena::rsocket

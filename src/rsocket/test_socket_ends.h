@@ -270,7 +270,7 @@ class SocketEnds {
     const int error = error_of([&] { return rshutdown(end.fd, how); });
     if (error != 0) return;
     VERBENA_ASSERT(how == SHUT_RD || how == SHUT_WR || how == SHUT_RDWR);
-    end.is_listening = false;
+    if (how != SHUT_WR) end.is_listening = false;  // it sends nothing
     if (!end.connection) return;
     if (how != SHUT_RD) end.outgoing()->has_end = true;
     if (how != SHUT_WR) end.incoming()->is_ignored = true;

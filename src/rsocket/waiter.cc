@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: MIT
 #include "rsocket/waiter.h"
 
+#include <pthread.h>
 #include <sys/eventfd.h>
 #include <sys/syscall.h>
 #include <unistd.h>
@@ -10,12 +11,15 @@
 #include <cerrno>
 #include <climits>
 #include <ctime>
+#include <memory>
 #include <mutex>
 
 #include "base/mutex.h"
 
 namespace verbena::rsocket {
 namespace {
+
+void register_child();
 
 // Descriptors of those who slept before: sleeping is frequent, and has a few threads.
 struct Pool {
@@ -25,6 +29,7 @@ struct Pool {
   pid_t owner = 0;
 
   int take() {
+    register_child();
     const std::lock_guard guard(lock);
     if (owner != getpid()) count = 0;  // the parent's
     owner = getpid();
@@ -38,6 +43,13 @@ struct Pool {
   }
 };
 Pool pool;
+
+// Another thread may hold it while this one forks.
+void register_child() {
+  static const int registered =
+      pthread_atfork(nullptr, nullptr, [] { std::construct_at(&pool.lock); });
+  static_cast<void>(registered);
+}
 
 }  // namespace
 

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: MIT
-// What the calls of <rdma/rsocket.h> say to arguments that make no sense.
+// What the calls of <rdma/rsocket.h> say to arguments that make no sense, and at odd times.
+#include <endian.h>
 #include <fcntl.h>
 #include <gtest/gtest.h>
 #include <infiniband/ib.h>
 #include <limits.h>
 #include <netinet/in.h>
+#include <netinet/tcp.h>
 #include <poll.h>
 #include <rdma/rsocket.h>
 #include <sys/mman.h>
@@ -175,6 +177,58 @@ TEST(RsocketCalls, WantAConnection) {
             }),
             ENOTCONN);
   EXPECT_EQ(error_of([&] { return raccept(socket.fd(), nullptr, nullptr); }), EINVAL);
+}
+
+// A socket that listens on the loopback interface, and does not wait.
+sockaddr_in listen_without_waiting(int fd) {
+  sockaddr_in name{};
+  name.sin_family = AF_INET;
+  name.sin_addr.s_addr = htobe32(INADDR_LOOPBACK);
+  socklen_t size = sizeof name;
+  EXPECT_EQ(rbind(fd, reinterpret_cast<sockaddr*>(&name), size), 0);
+  EXPECT_EQ(rlisten(fd, 4), 0);
+  EXPECT_EQ(rfcntl(fd, F_SETFL, O_NONBLOCK), 0);
+  EXPECT_EQ(rgetsockname(fd, reinterpret_cast<sockaddr*>(&name), &size), 0);
+  return name;
+}
+
+// Asks for a connection that is not accepted yet.
+void ask(int fd, sockaddr_in to, int listener) {
+  ASSERT_EQ(rfcntl(fd, F_SETFL, O_NONBLOCK), 0);
+  auto* const address = reinterpret_cast<sockaddr*>(&to);
+  ASSERT_EQ(error_of([&] { return rconnect(fd, address, sizeof to); }), EINPROGRESS);
+  for (;;) {
+    pollfd ends[] = {{fd, POLLOUT, 0}, {listener, POLLIN, 0}};
+    ASSERT_GT(rpoll(ends, 2, 20'000), 0);
+    ASSERT_EQ(ends[0].revents, 0);
+    if (ends[1].revents != 0) return;
+  }
+}
+
+TEST(RsocketCalls, AcceptNobodyWhoHasGone) {
+  const OpenSocket listener(AF_INET);
+  const sockaddr_in here = listen_without_waiting(listener.fd());
+  const OpenSocket other(AF_INET);
+  const sockaddr_in there = listen_without_waiting(other.fd());
+  {
+    const OpenSocket client(AF_INET);
+    ASSERT_NO_FATAL_FAILURE(ask(client.fd(), here, listener.fd()));
+  }
+  // What the next one asks comes after the end of the first.
+  const OpenSocket next(AF_INET);
+  ASSERT_NO_FATAL_FAILURE(ask(next.fd(), there, other.fd()));
+  EXPECT_EQ(error_of([&] { return raccept(listener.fd(), nullptr, nullptr); }), EAGAIN);
+}
+
+// Its descriptor says that there may be news, so nobody could sleep who waits for it.
+TEST(RsocketCalls, KeepNobodyAliveWhoIsNotConnected) {
+  const OpenSocket listener(AF_INET);
+  listen_without_waiting(listener.fd());
+  const int one = 1;
+  ASSERT_EQ(rsetsockopt(listener.fd(), SOL_SOCKET, SO_KEEPALIVE, &one, sizeof one), 0);
+  ASSERT_EQ(rsetsockopt(listener.fd(), IPPROTO_TCP, TCP_KEEPIDLE, &one, sizeof one), 0);
+  pollfd news{listener.fd(), POLLIN, 0};
+  EXPECT_EQ(poll(&news, 1, 1'500), 0);
 }
 
 TEST(RsocketCalls, WaitForAsLongAsAProgramCanSay) {
