@@ -29,6 +29,7 @@
 #include "rspreload/polling.h"
 #include "rspreload/real.h"
 #include "rspreload/rules.h"
+#include "rspreload/system_call.h"
 
 namespace {
 
@@ -49,7 +50,7 @@ int accept_any(int fd, sockaddr* address, socklen_t* size, int flags) {
     return made;
   }
   const int made = raccept(listener, address, size);
-  after_input(fd, 0);
+  after_input(fd, 1);
   if (made < 0) return made;
   if ((flags & SOCK_NONBLOCK) != 0) rfcntl(made, F_SETFL, O_NONBLOCK);
   set_rsocket(made, made);
@@ -94,33 +95,33 @@ size_t size_of(const iovec* parts, size_t count) {
   return sum;
 }
 
-// All descriptors of an rsocket are the program's; the last takes it along.
-int close_any(int fd) {
-  left_sets(fd);
-  const int rsocket = rsocket_of(fd);
-  const int last = forget(fd);  // first: the number may be somebody else's at once
-  if (rsocket < 0) return real::close(fd);
-  if (fd != rsocket) real::close(fd);
-  return last >= 0 ? rclose(last) : 0;
-}
-
 // A descriptor that was made of another.
 int share(int from, int made) {
+  if (are_borrowed()) return made;
   const int rsocket = rsocket_of(from);
   if (made >= 0 && rsocket >= 0) set_rsocket(made, rsocket);
   if (made >= 0 && rsocket < 0) set_late(made, late_of(from));
+  if (made >= 0) share_set(from, made);
   return made;
 }
 
+bool is_nobodys(int fd) { return !is_ours(fd) && !is_in_sets(fd) && !is_needed(fd); }
+
 int duplicate_at(int from, int to, int flags) {
-  if (from == to || (!is_ours(from) && !is_ours(to))) return real::dup3(from, to, flags);
-  left_sets(to);
-  const int behind = rsocket_of(to);
-  const int last = forget(to);
-  if (behind == to && last < 0) {
-    set_rsocket(to, to);
-    return fail(EBUSY);  // the rsocket needs the number for its other descriptors
+  if (from == to || (is_nobodys(from) && is_nobodys(to)) || are_borrowed())
+    return real::dup3(from, to, flags);
+  if (rsocket_of(from) >= 0 && rsocket_of(from) == rsocket_of(to)) {
+    return real::fcntl(to, F_SETFD, (flags & O_CLOEXEC) != 0 ? long{FD_CLOEXEC} : 0L) == 0 ? to
+                                                                                           : -1;
   }
+  // The number that an rsocket needs for its other descriptors.
+  if (is_needed(to)) return fail(EBUSY);
+  // Of nothing there is no duplicate: then the other stays open.
+  if (real::fcntl(from, F_GETFD, 0L) < 0) return -1;
+  left_sets(to);
+  const int last = forget(to);
+  // Its number stays taken meanwhile, so that nobody else gets it.
+  if (last == to) keep_number(to);
   if (last >= 0) rclose(last);
   return share(from, real::dup3(from, to, flags));
 }
@@ -164,6 +165,20 @@ int fcntl_any(int fd, int command, long argument) {
 
 }  // namespace
 
+// All descriptors of an rsocket are the program's; the last takes it along.
+int verbena::rspreload::close_descriptor(int fd, const void* caller) {
+  if (is_kept(fd) && is_own_code(caller)) return drop_kept(fd);
+  if ((is_ours(fd) || is_in_sets(fd)) && are_borrowed()) return real::close(fd);
+  left_sets(fd);
+  const int rsocket = rsocket_of(fd);
+  // What the program has closed before; the rsocket needs the number for its other descriptors.
+  if (rsocket < 0 && is_needed(fd) && !is_own_code(caller)) return fail(EBADF);
+  const int last = forget(fd);  // first: the number may be somebody else's at once
+  if (rsocket < 0) return real::close(fd);
+  if (fd != rsocket) real::close(fd);
+  return last >= 0 ? rclose(last) : 0;
+}
+
 extern "C" {
 
 int socket(int domain, int type, int protocol) noexcept {
@@ -190,7 +205,7 @@ int bind(int fd, const sockaddr* address, socklen_t size) noexcept {
 
 int listen(int fd, int backlog) noexcept {
   const int rsocket = rsocket_of(fd);
-  return rsocket >= 0 ? rlisten(rsocket, backlog) : real::listen(fd, backlog);
+  return rsocket >= 0 ? after_beginning(fd, rlisten(rsocket, backlog)) : real::listen(fd, backlog);
 }
 
 int accept(int fd, sockaddr* address, socklen_t* size) { return accept_any(fd, address, size, 0); }
@@ -201,7 +216,7 @@ int accept4(int fd, sockaddr* address, socklen_t* size, int flags) {
 
 int connect(int fd, const sockaddr* address, socklen_t size) {
   const int rsocket = rsocket_of(fd);
-  if (rsocket >= 0) return rconnect(rsocket, address, size);
+  if (rsocket >= 0) return after_beginning(fd, rconnect(rsocket, address, size));
   const int done = real::connect(fd, address, size);
   if (late_of(fd) == Late::kFresh && (done == 0 || errno == EINPROGRESS)) {
     set_late(fd, Late::kConnected);
@@ -212,19 +227,19 @@ int connect(int fd, const sockaddr* address, socklen_t size) {
 ssize_t recv(int fd, void* buffer, size_t size, int flags) {
   const int rsocket = rsocket_for_data(fd);
   if (rsocket < 0) return real::recv(fd, buffer, size, flags);
-  return after_input(fd, rrecv(rsocket, buffer, size, flags));
+  return after_input(fd, rrecv(rsocket, buffer, size, flags), flags);
 }
 
 ssize_t recvfrom(int fd, void* buffer, size_t size, int flags, sockaddr* from, socklen_t* length) {
   const int rsocket = rsocket_for_data(fd);
   if (rsocket < 0) return real::recvfrom(fd, buffer, size, flags, from, length);
-  return after_input(fd, rrecvfrom(rsocket, buffer, size, flags, from, length));
+  return after_input(fd, rrecvfrom(rsocket, buffer, size, flags, from, length), flags);
 }
 
 ssize_t recvmsg(int fd, msghdr* message, int flags) {
   const int rsocket = rsocket_for_data(fd);
   if (rsocket < 0) return real::recvmsg(fd, message, flags);
-  return after_input(fd, rrecvmsg(rsocket, message, flags));
+  return after_input(fd, rrecvmsg(rsocket, message, flags), flags);
 }
 
 int recvmmsg(int fd, mmsghdr* messages, unsigned count, int flags, timespec* timeout) {
@@ -314,12 +329,27 @@ int shutdown(int fd, int how) noexcept {
   return rsocket >= 0 ? rshutdown(rsocket, how) : real::shutdown(fd, how);
 }
 
-int close(int fd) { return close_any(fd); }
+int close(int fd) { return close_descriptor(fd, __builtin_return_address(0)); }
+
+int close_range(unsigned first, unsigned last, int flags) noexcept {
+  if ((flags & ~CLOSE_RANGE_UNSHARE) == 0 && first <= last && !are_borrowed()) {
+    const int end = static_cast<int>(std::min<unsigned>(last, INT_MAX));
+    const int begin = static_cast<int>(std::min<unsigned>(first, INT_MAX));
+    for (int fd = next_ours(begin, end, is_in_sets); fd >= 0;
+         fd = next_ours(fd + 1, end, is_in_sets))
+      close_descriptor(fd, nullptr);
+  }
+  return real::close_range(first, last, flags);
+}
+
+void closefrom(int first) noexcept {
+  close_range(static_cast<unsigned>(std::max(first, 0)), UINT_MAX, 0);
+}
 
 int dup(int fd) noexcept { return share(fd, real::dup(fd)); }
 
 int dup2(int from, int to) noexcept {
-  if (!is_ours(from) && !is_ours(to)) return real::dup2(from, to);
+  if (is_nobodys(from) && is_nobodys(to)) return real::dup2(from, to);
   return from == to ? to : duplicate_at(from, to, 0);
 }
 

@@ -29,44 +29,58 @@ using namespace verbena::rspreload;  // NOLINT(google-build-using-namespace): th
 constexpr time_t kEndSeconds = 10;
 constexpr int kEndOfOneSeconds = 2;
 
+// An rsocket, what may become one, or a set of epoll(7), which may have some.
+bool is_waited_here(int fd) { return is_ours(fd) || is_set(fd); }
+
 bool has_ours(const pollfd* fds, nfds_t count) {
-  return std::any_of(fds, fds + count, [](const pollfd& each) { return is_ours(each.fd); });
+  return std::any_of(fds, fds + count, [](const pollfd& each) { return is_waited_here(each.fd); });
 }
 
 bool has_ours(int count, const fd_set* all) {
   for (int fd = 0; all && fd < count; ++fd)
-    if (FD_ISSET(fd, all) && is_ours(fd)) return true;
+    if (FD_ISSET(fd, all) && is_waited_here(fd)) return true;
   return false;
 }
 
 int milliseconds(const timespec* time) {
   if (!time) return -1;
-  const long long all = time->tv_sec * 1000LL + (time->tv_nsec + 999'999) / 1'000'000;
+  const long long seconds = std::min<long long>(time->tv_sec, INT_MAX);
+  const long long all = seconds * 1000 + (time->tv_nsec + 999'999) / 1'000'000;
   return static_cast<int>(std::min<long long>(all, INT_MAX));
 }
 
-// The mask holds while we wait, as nearly as one can in user space.
-template <class Body>
-int with_mask(const sigset_t* mask, Body body) {
-  sigset_t before;
-  if (mask) pthread_sigmask(SIG_SETMASK, mask, &before);
-  const int result = body();
-  const int error = errno;
-  if (mask) pthread_sigmask(SIG_SETMASK, &before, nullptr);
-  errno = error;
-  return result;
-}
-
-int poll_ours(pollfd* fds, nfds_t count, int timeout) {
+int poll_once(pollfd* fds, nfds_t count, int timeout) {
   std::vector<pollfd> polled(fds, fds + count);
-  for (pollfd& each : polled) {
-    const int rsocket = rsocket_for_wait(each.fd, each.events);
-    if (rsocket >= 0) each.fd = rsocket;
+  std::vector<std::size_t> set_of;  // of each one beyond: which set it is in
+  for (nfds_t i = 0; i < count; ++i) {
+    const int rsocket = rsocket_for_wait(fds[i].fd, fds[i].events);
+    if (rsocket >= 0) polled[i].fd = rsocket;
+    if ((fds[i].events & POLLIN) == 0 || !has_rsockets(fds[i].fd)) continue;
+    add_polled(fds[i].fd, polled);
+    set_of.resize(polled.size() - count, i);
   }
-  const int ready = rpoll(polled.data(), count, timeout);
+  const int ready = rpoll(polled.data(), polled.size(), timeout);
+  if (ready < 0) return ready;
+  for (std::size_t i = 0; i < set_of.size(); ++i)
+    if (polled[count + i].revents != 0) polled[set_of[i]].revents |= POLLIN;
   for (nfds_t i = 0; i < count; ++i)
     fds[i].revents = polled[i].revents;
-  return ready;
+  return static_cast<int>(
+      std::count_if(fds, fds + count, [](const pollfd& each) { return each.revents != 0; }));
+}
+
+// What is in a set may change meanwhile, so there is a look at it now and then.
+int poll_ours(pollfd* fds, nfds_t count, int timeout) {
+  constexpr int kLook = 100;  // milliseconds
+  const bool has_set =
+      std::any_of(fds, fds + count, [](const pollfd& each) { return is_set(each.fd); });
+  if (!has_set) return poll_once(fds, count, timeout);
+  for (;;) {
+    const int turn = timeout < 0 ? kLook : std::min(timeout, kLook);
+    const int ready = poll_once(fds, count, turn);
+    if (timeout >= 0) timeout -= turn;
+    if (ready != 0 || timeout == 0) return ready;
+  }
 }
 
 // select(2) by poll(2), as rselect(3) does it, for descriptors whose rsocket is another one.
@@ -152,24 +166,39 @@ int pselect(int count, fd_set* readable, fd_set* writable, fd_set* exceptional,
 }
 
 int epoll_ctl(int epoll, int operation, int fd, epoll_event* event) noexcept {
-  if (!is_ours(fd)) return real::epoll_ctl(epoll, operation, fd, event);
+  if (!is_ours(fd) && rsocket_of(epoll) < 0) return real::epoll_ctl(epoll, operation, fd, event);
   return epoll_control(epoll, operation, fd, event);
 }
 
+int epoll_create(int size) noexcept {
+  if (size > 0) return epoll_create1(0);
+  errno = EINVAL;
+  return -1;
+}
+
+int epoll_create1(int flags) noexcept {
+  const int made = real::epoll_create1(flags);
+  if (made >= 0 && !are_borrowed()) made_set(made);
+  return made;
+}
+
 int epoll_wait(int epoll, epoll_event* events, int most, int timeout) {
-  if (!has_rsockets(epoll)) return real::epoll_wait(epoll, events, most, timeout);
-  const timespec time = {timeout / 1000, timeout % 1000 * 1'000'000L};
-  return epoll_wait_all(epoll, events, most, timeout < 0 ? nullptr : &time);
+  return epoll_pwait(epoll, events, most, timeout, nullptr);
 }
 
 int epoll_pwait(int epoll, epoll_event* events, int most, int timeout, const sigset_t* mask) {
-  if (!has_rsockets(epoll)) return real::epoll_pwait(epoll, events, most, timeout, mask);
-  return with_mask(mask, [&] { return epoll_wait(epoll, events, most, timeout); });
+  const timespec time = {timeout / 1000, timeout % 1000 * 1'000'000L};
+  return epoll_wait_any({epoll, events, most, timeout < 0 ? nullptr : &time, mask},
+                        [](const EpollWait& wait) {
+                          return real::epoll_pwait(wait.epoll, wait.events, wait.most,
+                                                   milliseconds(wait.timeout), wait.mask);
+                        });
 }
 
 int epoll_pwait2(int epoll, epoll_event* events, int most, const timespec* timeout,
                  const sigset_t* mask) {
-  if (!has_rsockets(epoll)) return real::epoll_pwait2(epoll, events, most, timeout, mask);
-  return with_mask(mask, [&] { return epoll_wait_all(epoll, events, most, timeout); });
+  return epoll_wait_any({epoll, events, most, timeout, mask}, [](const EpollWait& wait) {
+    return real::epoll_pwait2(wait.epoll, wait.events, wait.most, wait.timeout, wait.mask);
+  });
 }
 }

@@ -1,6 +1,10 @@
 // SPDX-License-Identifier: MIT
 #include "rspreload/descriptors.h"
 
+#include <pthread.h>
+#include <sys/types.h>
+#include <unistd.h>
+
 #include <array>
 #include <atomic>
 #include <cstddef>
@@ -17,6 +21,18 @@ std::array<std::atomic<std::int32_t>, kDescriptors> entries;
 // How many descriptors an rsocket has, and a group of descriptors.
 std::array<std::atomic<std::int32_t>, kDescriptors> uses;
 std::array<std::atomic<std::int32_t>, kDescriptors / kGroup> used_in_group;
+
+std::array<std::atomic<bool>, kDescriptors> kept;
+
+std::atomic<pid_t> owner{0};
+
+void own() { owner.store(getpid(), std::memory_order_relaxed); }
+
+// Where handlers of fork(2) cannot be had a child's calls are for its own descriptors only.
+[[gnu::constructor]] void begin() {
+  own();
+  static_cast<void>(pthread_atfork(nullptr, nullptr, own));
+}
 
 template <class Array>
 auto& at(Array& array, int index) {
@@ -61,6 +77,31 @@ int forget(int fd) {
   at(used_in_group, fd / kGroup).fetch_sub(1, std::memory_order_relaxed);
   return at(uses, entry - 1).fetch_sub(1, std::memory_order_acq_rel) == 1 ? entry - 1 : -1;
 }
+
+bool is_needed(int fd) {
+  if (!is_in_range(fd)) return false;
+  const int own = rsocket_of(fd) == fd ? 1 : 0;
+  return at(uses, fd).load(std::memory_order_acquire) > own;
+}
+
+void keep_number(int fd) {
+  if (is_in_range(fd)) at(kept, fd).store(true, std::memory_order_relaxed);
+}
+
+bool is_kept(int fd) { return is_in_range(fd) && at(kept, fd).load(std::memory_order_relaxed); }
+
+int drop_kept(int fd) {
+  at(kept, fd).store(false, std::memory_order_relaxed);
+  return 0;
+}
+
+int next_ours(int from, int last, bool (*is_known)(int fd)) {
+  for (int fd = from; fd <= last && fd < kDescriptors; ++fd)
+    if (is_ours(fd) || is_known(fd)) return fd;
+  return -1;
+}
+
+bool are_borrowed() { return owner.load(std::memory_order_relaxed) != getpid(); }
 
 int next_rsocket(int from) {
   for (int fd = from; fd < kDescriptors;) {

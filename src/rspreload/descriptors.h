@@ -20,6 +20,21 @@ void set_late(int fd, Late late);
 // Nothing of ours is behind it any more. The rsocket that it was the last descriptor of, or -1.
 int forget(int fd);
 
+// Whether it is an rsocket's own, which has more of them, or others only.
+bool is_needed(int fd);
+
+// A number that the program has put something else at, while its rsocket still has to close it:
+// that close is none.
+void keep_number(int fd);
+bool is_kept(int fd);
+int drop_kept(int fd);  // 0
+// The lowest from there on that there is something behind, or that is known_to(fd); at most `last`.
+int next_ours(int from, int last, bool (*is_known)(int fd));
+
+// Whether all this is another process's: a child of vfork(2) has its parent's memory, but
+// descriptors of its own.
+bool are_borrowed();
+
 // The lowest from there on that has an rsocket, or -1.
 int next_rsocket(int from);
 

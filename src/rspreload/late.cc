@@ -4,7 +4,9 @@
 #include <fcntl.h>
 #include <linux/tcp.h>
 #include <netinet/in.h>
+#include <pthread.h>
 #include <rdma/rsocket.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include <array>
@@ -13,6 +15,7 @@
 #include <cstdlib>
 #include <cstring>
 #include <ctime>
+#include <memory>
 #include <mutex>
 
 #include "base/mutex.h"
@@ -38,6 +41,14 @@ constexpr const char* kSendSize = "/etc/rdma/rsocket/wmem_default";
 
 // Several threads may want the first data of one connection.
 std::array<Mutex, 64> locks;
+
+// One of them may be amid that while this one forks, and is not in the child to let go.
+[[gnu::constructor]] void watch_forks() {
+  static_cast<void>(pthread_atfork(nullptr, nullptr, [] {
+    for (Mutex& each : locks)
+      std::construct_at(&each);
+  }));
+}
 
 struct Address {
   sockaddr_storage storage{};
@@ -139,6 +150,13 @@ void hand_over(int fd, int made) {
   socklen_t size = sizeof value;
   if (real::getsockopt(fd, IPPROTO_TCP, TCP_NODELAY, static_cast<void*>(&value), &size) == 0) {
     rsetsockopt(made, IPPROTO_TCP, TCP_NODELAY, &value, size);
+  }
+  for (const int option : {SO_RCVTIMEO, SO_SNDTIMEO}) {
+    timeval timeout{};
+    socklen_t length = sizeof timeout;
+    if (real::getsockopt(fd, SOL_SOCKET, option, static_cast<void*>(&timeout), &length) == 0) {
+      rsetsockopt(made, SOL_SOCKET, option, &timeout, length);
+    }
   }
   const int flags = real::fcntl(fd, F_GETFL, 0L);
   if ((flags & O_NONBLOCK) != 0) rfcntl(made, F_SETFL, O_NONBLOCK);

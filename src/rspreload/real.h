@@ -61,6 +61,7 @@ inline constinit Real<int(pollfd*, nfds_t, const timespec*, const sigset_t*)> pp
 inline constinit Real<int(int, fd_set*, fd_set*, fd_set*, timeval*)> select("select");
 inline constinit Real<int(int, fd_set*, fd_set*, fd_set*, const timespec*, const sigset_t*)>
     pselect("pselect");
+inline constinit Real<int(int)> epoll_create1("epoll_create1");
 inline constinit Real<int(int, int, int, epoll_event*)> epoll_ctl("epoll_ctl");
 inline constinit Real<int(int, epoll_event*, int, int)> epoll_wait("epoll_wait");
 inline constinit Real<int(int, epoll_event*, int, int, const sigset_t*)> epoll_pwait("epoll_pwait");
@@ -68,6 +69,7 @@ inline constinit Real<int(int, epoll_event*, int, const timespec*, const sigset_
     "epoll_pwait2");
 inline constinit Real<int(int, int)> shutdown("shutdown");
 inline constinit Real<int(int)> close("close");
+inline constinit Real<int(unsigned, unsigned, int)> close_range("close_range");
 inline constinit Real<int(int)> dup("dup");
 inline constinit Real<int(int, int)> dup2("dup2");
 inline constinit Real<int(int, int, int)> dup3("dup3");
