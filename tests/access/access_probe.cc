@@ -19,6 +19,16 @@ int main(int argc, char** argv) {
     bystander();
   } else if (scene == "serves") {
     serves();
+  } else if (scene == "taken-back") {
+    taken_back();
+  } else if (scene == "last-words") {
+    last_words();
+  } else if (scene == "death") {
+    death_behind_messages();
+  } else if (scene == "registered-anew") {
+    registered_anew();
+  } else if (scene == "taken-beside") {
+    taken_beside();
   } else if (scene == "key-zero") {
     key_zero();
   } else {

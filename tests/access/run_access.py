@@ -1,6 +1,6 @@
 #!/usr/bin/python3
 # SPDX-License-Identifier: MIT
-"""Taking access away: in bounded time, and not one byte written afterwards.
+"""Taking access away: in bounded time, and not one byte written, or read, afterwards.
 
 `access_probe` is a set of scenes over verbs, of two and three processes; each runs with each
 carrier (--mode). `access_litmus` tries the order of the peer's look and the owner's mark between
@@ -32,11 +32,20 @@ SCENES = {
     "a thousand regions and a peer that is held": ["many-regions"],
     "a peer that is stopped, and another one": ["bystander"],
     "a stopped target serves": ["serves"],
+    "lent messages are taken back with their connection": ["taken-back"],
+    "messages right before the end of a connection": ["last-words"],
+    "a peer that dies behind its last messages": ["death"],
+    "a region that is registered anew": ["registered-anew"],
+    "taken beside the end of the connection": ["taken-beside"],
     "key 0": ["key-zero"],
 }
 # Once more where the kernel cannot hold who touches pages on their way (userfaultfd is denied, as
 # containers do): it is for us to keep our own threads and our peers out.
-UNHELD_SCENES = ("taken from a peer that is stopped", "a peer that is stopped, and another one")
+UNHELD_SCENES = (
+    "taken from a peer that is stopped",
+    "a peer that is stopped, and another one",
+    "a region that is registered anew",
+)
 ROUNDS = 5_000_000 if LONG else 300_000
 ROUNDS_WITHOUT_FENCE = 300_000
 

@@ -83,5 +83,10 @@ void many_regions();
 void bystander();
 void serves();
 void key_zero();
+void registered_anew();
+void taken_beside();
+void taken_back();
+void last_words();
+void death_behind_messages();
 
 }  // namespace access_test

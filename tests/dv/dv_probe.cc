@@ -166,6 +166,55 @@ void stopped() {
   if (!run_two(target, initiator)) fail("between two processes");
 }
 
+// Regions that peers may write and regions that they may only read lie in different files, of
+// which the second is made when its first region comes: after the peer, here.
+void owner_of_later(Wire& wire) {
+  i_am("owner");
+  Node node;
+  std::byte* const first = alloc(node, kPage);
+  ibv_mr* const writable = node.reg(first, kPage);
+  Address peer;
+  node.meet(wire, {0, writable->rkey, reinterpret_cast<std::uint64_t>(first), {}}, peer);
+  wire.meet();
+  std::byte* const second = map_pages(8 * kPage);
+  ibv_mr* const readable = node.reg(second, 8 * kPage, IBV_ACCESS_REMOTE_READ);
+  wire.put((reach_of(readable).reach & VERBENA_DV_REACH_MAPPED) != 0);
+  wire.put(Address{0, readable->rkey, reinterpret_cast<std::uint64_t>(second), {}});
+  wire.meet();
+}
+
+void reader_of_later(Wire& wire) {
+  i_am("reader");
+  Node node;
+  std::byte* const own = map_pages(kPage);
+  ibv_mr* const mr = node.reg(own, kPage);
+  Address first;
+  ibv_qp* const qp = node.meet(wire, {}, first);
+  Work work{.memory = own, .length = kPage, .local_key = mr->lkey};
+  const auto use_until_mapped = [&](const Address& at) {
+    work.remote = at.memory;
+    work.remote_key = at.key;
+    const std::uint64_t before = service_of(qp).mapped_operations;
+    for (int i = 0; service_of(qp).mapped_operations == before; ++i) {
+      require(i < 2000, "the region is not mapped");
+      one(node, qp, work);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+  };
+  use_until_mapped(first);
+  wire.meet();
+  const bool is_shared = wire.get<bool>();
+  const auto second = wire.get<Address>();
+  work.opcode = IBV_WR_RDMA_READ;
+  if (is_shared) use_until_mapped(second);
+  wire.meet();
+  if (!is_shared) std::printf("SKIP a region that comes later: it is not shared here\n");
+}
+
+void later() {
+  if (!run_two(owner_of_later, reader_of_later)) fail("between two processes");
+}
+
 void errors() {
   Node node;
   errno = 0;
@@ -254,8 +303,9 @@ struct Scene {
   std::string_view name;
   void (*run)();
 };
-constexpr Scene kScenes[] = {{"stopped", stopped}, {"errors", errors}, {"adopted", adopted},
-                             {"forked", forked},   {"ring", ring},     {"foreign", foreign}};
+constexpr Scene kScenes[] = {{"stopped", stopped}, {"later", later},   {"errors", errors},
+                             {"adopted", adopted}, {"forked", forked}, {"ring", ring},
+                             {"foreign", foreign}};
 
 }  // namespace
 

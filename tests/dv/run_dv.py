@@ -12,7 +12,7 @@ import subprocess
 import sys
 
 SKIPPED = 77
-SCENES = ("stopped", "errors", "adopted", "forked")
+SCENES = ("stopped", "later", "errors", "adopted", "forked")
 MEMORY = (
     "dontneed", "dontneed-otherwise", "free", "grown", "mapped-over", "flags", "allocated", "load",
 )
