@@ -120,9 +120,13 @@ int duplicate_at(int from, int to, int flags) {
   if (real::fcntl(from, F_GETFD, 0L) < 0) return -1;
   left_sets(to);
   const int last = forget(to);
-  // Its number stays taken meanwhile, so that nobody else gets it.
-  if (last == to) keep_number(to);
-  if (last >= 0) rclose(last);
+  if (last == to) {
+    // Its number stays taken meanwhile, so that nobody else gets it.
+    const Replacing replacing(to);
+    rclose(last);
+  } else if (last >= 0) {
+    rclose(last);
+  }
   return share(from, real::dup3(from, to, flags));
 }
 
@@ -167,7 +171,7 @@ int fcntl_any(int fd, int command, long argument) {
 
 // All descriptors of an rsocket are the program's; the last takes it along.
 int verbena::rspreload::close_descriptor(int fd, const void* caller) {
-  if (is_kept(fd) && is_own_code(caller)) return drop_kept(fd);
+  if (is_kept(fd) && (is_own_code(caller) || is_replaced_here(fd))) return drop_kept(fd);
   if ((is_ours(fd) || is_in_sets(fd)) && are_borrowed()) return real::close(fd);
   left_sets(fd);
   const int rsocket = rsocket_of(fd);

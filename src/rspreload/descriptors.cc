@@ -24,6 +24,8 @@ std::array<std::atomic<std::int32_t>, kDescriptors / kGroup> used_in_group;
 
 std::array<std::atomic<bool>, kDescriptors> kept;
 
+constinit thread_local int replaced = -1;
+
 std::atomic<pid_t> owner{0};
 
 void own() { owner.store(getpid(), std::memory_order_relaxed); }
@@ -94,6 +96,15 @@ int drop_kept(int fd) {
   at(kept, fd).store(false, std::memory_order_relaxed);
   return 0;
 }
+
+Replacing::Replacing(int fd) {
+  keep_number(fd);
+  replaced = fd;
+}
+
+Replacing::~Replacing() { replaced = -1; }
+
+bool is_replaced_here(int fd) { return fd >= 0 && replaced == fd; }
 
 int next_ours(int from, int last, bool (*is_known)(int fd)) {
   for (int fd = from; fd <= last && fd < kDescriptors; ++fd)

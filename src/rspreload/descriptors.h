@@ -28,6 +28,16 @@ bool is_needed(int fd);
 void keep_number(int fd);
 bool is_kept(int fd);
 int drop_kept(int fd);  // 0
+// The number that this thread keeps while its rsocket ends. Every close of it meanwhile is the
+// rsocket's, whoever calls: a sanitizer's close(2) may stand between the two.
+class Replacing {
+ public:
+  explicit Replacing(int fd);
+  ~Replacing();
+  Replacing(const Replacing&) = delete;
+  Replacing& operator=(const Replacing&) = delete;
+};
+bool is_replaced_here(int fd);
 // The lowest from there on that there is something behind, or that is known_to(fd); at most `last`.
 int next_ours(int from, int last, bool (*is_known)(int fd));
 

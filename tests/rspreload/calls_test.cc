@@ -11,6 +11,7 @@
 
 #include <atomic>
 #include <cerrno>
+#include <stop_token>
 #include <thread>
 
 namespace verbena {
@@ -111,10 +112,9 @@ TEST(RspreloadCalls, CloseEachNumberOnce) {
 
 // Whoever opens something meanwhile does not get the number.
 TEST(RspreloadCalls, PutAnotherInThePlaceOfAnRsocketAtOnce) {
-  std::atomic<bool> ends{false};
   std::atomic<int> wrong{0};
-  std::thread opener([&] {
-    while (!ends) {
+  std::jthread opener([&](const std::stop_token& end) {
+    while (!end.stop_requested()) {
       const int file = open("/proc/self/comm", O_RDONLY);
       struct stat status{};
       if (fstat(file, &status) != 0 || !S_ISREG(status.st_mode)) ++wrong;
@@ -132,7 +132,7 @@ TEST(RspreloadCalls, PutAnotherInThePlaceOfAnRsocketAtOnce) {
     ASSERT_TRUE(S_ISFIFO(status.st_mode));
     ASSERT_EQ(close(fd), 0);
   }
-  ends = true;
+  opener.request_stop();
   opener.join();
   EXPECT_EQ(wrong, 0);
   for (const int end : pipe_ends)

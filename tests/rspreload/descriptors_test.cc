@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <thread>
+
 namespace verbena::rspreload {
 namespace {
 
@@ -43,6 +45,18 @@ TEST(Descriptors, OnTheirWayHaveNoRsocketYet) {
   set_late(9, Late::kFresh);
   EXPECT_EQ(forget(9), -1);
   EXPECT_FALSE(is_ours(9));
+}
+
+TEST(Descriptors, AreReplacedByOneThreadAndKeptForAll) {
+  {
+    const Replacing replacing(11);
+    EXPECT_TRUE(is_kept(11) && is_replaced_here(11));
+    EXPECT_FALSE(is_replaced_here(12) || is_replaced_here(-1));
+    std::thread([] { EXPECT_TRUE(is_kept(11) && !is_replaced_here(11)); }).join();
+    EXPECT_EQ(drop_kept(11), 0);
+    EXPECT_FALSE(is_kept(11));
+  }
+  EXPECT_FALSE(is_replaced_here(11) || is_replaced_here(-1));
 }
 
 }  // namespace
