@@ -11,6 +11,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <cstring>
+#include <fstream>
 #include <iterator>
 #include <optional>
 #include <string>
@@ -240,6 +241,19 @@ void die_behind_messages(probe::Wire& wire, int messages) {
   raise(SIGSTOP);
 }
 
+// One that is about to stop may answer until it does.
+void wait_until_stopped(pid_t process) {
+  for (int i = 0; i < 10'000; ++i) {
+    std::ifstream said("/proc/" + std::to_string(process) + "/stat");
+    std::string line;
+    std::getline(said, line);
+    const std::size_t name_end = line.rfind(')');  // the name may hold anything
+    if (name_end != std::string::npos && line.compare(name_end, 3, ") T") == 0) return;
+    usleep(1'000);
+  }
+  probe::fail("the peer does not stop");
+}
+
 void survive(probe::Wire& wire, pid_t peer, const Death& death) {
   probe::Node node;
   std::byte* const memory = probe::map_pages(kRegionSize);
@@ -255,6 +269,7 @@ void survive(probe::Wire& wire, pid_t peer, const Death& death) {
   node.poll_for(50);
   wire.put(true);
   wire.get<bool>();
+  wait_until_stopped(peer);
   require(probe::post(qp, {.opcode = IBV_WR_SEND,
                            .id = kSend,
                            .memory = memory,
@@ -264,8 +279,10 @@ void survive(probe::Wire& wire, pid_t peer, const Death& death) {
   kill(peer, SIGKILL);
   if (death.microseconds > 0) usleep(static_cast<useconds_t>(death.microseconds));
   int received = 0;
-  for (ibv_wc wc = node.wait(); wc.wr_id != kSend; wc = node.wait())
+  ibv_wc wc = node.wait();
+  for (; wc.wr_id != kSend; wc = node.wait())
     received += wc.status == IBV_WC_SUCCESS;
+  require(wc.status != IBV_WC_SUCCESS, "who is stopped has answered");
   require(received == death.messages, "%d of %d messages", received, death.messages);
 }
 
