@@ -10,7 +10,7 @@ namespace {
 using queues::SendOpcode;
 
 // Who posts until there is no room, and takes completions then, overruns no completion queue.
-class PlacesTest : public testing::Test {
+class PlacesTest : public testing::TestWithParam<std::uint32_t> {
  protected:
   PlacesTest() { pair.move_to(QpState::kReadyToSend); }
   // Sent and answered.
@@ -33,10 +33,13 @@ class PlacesTest : public testing::Test {
     std::array<queues::Completion, 64> out;
     return pair.sends.poll(std::span(out).first(most));
   }
-  Pair pair;  // of 4 places
+  Pair pair{{}, GetParam()};  // of 4 places
 };
 
-TEST_F(PlacesTest, AreFreeOnceTheirCompletionsWereTaken) {
+// How many completions the queue has had when the queue pair is made.
+INSTANTIATE_TEST_SUITE_P(, PlacesTest, testing::Values(0u, 0x7ffffff8u, 0x80000001u, 0xc0000000u));
+
+TEST_P(PlacesTest, AreFreeOnceTheirCompletionsWereTaken) {
   EXPECT_TRUE(pair.qp.window().is_caught_up());
   EXPECT_EQ(send_all(), 4);
   EXPECT_FALSE(pair.qp.window().is_caught_up());
@@ -56,7 +59,7 @@ TEST_F(PlacesTest, AreFreeOnceTheirCompletionsWereTaken) {
   EXPECT_EQ(send_all(0), 100) << "nothing is told of these";
 }
 
-TEST_F(PlacesTest, AreFreeOneBehindTheOther) {
+TEST_P(PlacesTest, AreFreeOneBehindTheOther) {
   EXPECT_TRUE(send(0));
   EXPECT_TRUE(send());
   EXPECT_TRUE(send(0));
@@ -69,7 +72,7 @@ TEST_F(PlacesTest, AreFreeOneBehindTheOther) {
   EXPECT_EQ(pair.qp.window().open_room(3), 3u);
 }
 
-TEST_F(PlacesTest, AreFreeWhereOthersCompletionsWait) {
+TEST_P(PlacesTest, AreFreeWhereOthersCompletionsWait) {
   queues::Completion other{.qp = {77}};
   for (int i = 0; i < 5; ++i)
     ASSERT_TRUE(pair.sends.push(other, false));
@@ -83,7 +86,30 @@ TEST_F(PlacesTest, AreFreeWhereOthersCompletionsWait) {
   EXPECT_EQ(send_all(), 2);
 }
 
-TEST_F(PlacesTest, AreTakenByWhatIsExecutedAtOnceAndByWhatIsFlushed) {
+// What is left of the others moves; it waits nevertheless.
+TEST_P(PlacesTest, AreNotFreeWhereAnothersCompletionsGo) {
+  const queues::Completion other{.qp = {77}};
+  EXPECT_TRUE(send());
+  ASSERT_TRUE(pair.sends.push(other, false));
+  EXPECT_TRUE(send());
+  ASSERT_TRUE(pair.sends.push(other, false));
+  EXPECT_EQ(send_all(), 2);
+  for (int i = 0; i < 2; ++i) {
+    pair.sends.remove({77});
+    EXPECT_EQ(send_all(), 0);
+    ASSERT_TRUE(pair.sends.push(other, false));
+  }
+  ASSERT_EQ(take(1), 1u);
+  EXPECT_EQ(send_all(), 1);
+  pair.sends.remove({77});
+  EXPECT_EQ(send_all(), 0);
+  ASSERT_EQ(take(3), 3u);
+  EXPECT_EQ(send_all(), 3);
+  ASSERT_EQ(take(64), 4u);
+  EXPECT_EQ(send_all(), 4);
+}
+
+TEST_P(PlacesTest, AreTakenByWhatIsExecutedAtOnceAndByWhatIsFlushed) {
   for (int i = 0; i < 4; ++i) {
     ASSERT_TRUE(pair.qp.window().is_caught_up());
     pair.qp.window().done_at_once(1, queues::CompletionKind::kWrite, true);
@@ -98,7 +124,7 @@ TEST_F(PlacesTest, AreTakenByWhatIsExecutedAtOnceAndByWhatIsFlushed) {
   EXPECT_TRUE(pair.send());
 }
 
-TEST_F(PlacesTest, AreFreeAfterAReset) {
+TEST_P(PlacesTest, AreFreeAfterAReset) {
   EXPECT_EQ(send_all(), 4);
   pair.step(QpState::kReset, 0);
   pair.move_to(QpState::kReadyToSend);

@@ -354,10 +354,10 @@ void SendWindow::push_report(const Entry& entry, Status status, Reason reason) {
   completion.kind = entry.shape ? entry.shape->completion : queues::CompletionKind::kSend;
   completion.vendor_error = static_cast<std::uint32_t>(reason);
   completion.qp = config_.qp;
-  note_completion(done_);
   if (status == Status::kSuccess && entry.shape->returns)
     completion.byte_length = static_cast<std::uint32_t>(operation_at(done_).length);
-  if (!config_.completions->push(completion, false)) lost_ = true;
+  if (!config_.completions->push(completion, false, &last_place_)) lost_ = true;
+  note_completion(done_);
 }
 
 void SendWindow::flush_rest() {

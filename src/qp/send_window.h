@@ -94,6 +94,14 @@ class SendWindow {
       ++nth;
     return nth;
   }
+  // Whether the work request of this index, however old, leaves its place to another one.
+  bool has_left(std::uint32_t index) const {
+    const queues::SendQueue& queue = *config_.queue;
+    if (queue.posted() - index > queue.depth()) return true;
+    const std::uint32_t place = queue.completed_at(index);
+    return queue.posted() - index > queue.used() &&
+           (is_known_taken(place) || has_been_taken(place));
+  }
   // Of the next work request.
   std::uint32_t posted() const { return config_.queue->posted(); }
   // A work request that was executed as it was posted, while the window was caught up.
@@ -307,19 +315,21 @@ class SendWindow {
   void wait_for_receiver(const Now& now, std::uint8_t rnr_timer);
 
   void push(const Entry& entry, queues::Status status, Reason reason);
-  // Of the work request of this index, which is told of next.
+  // Of the work request of this index; last_place_ is its completion's.
   [[gnu::always_inline]] void note_completion(std::uint32_t index) {
-    last_place_ = config_.completions->next_place();
     config_.queue->completed(index, last_place_);
+    // Others may have pushed half of all numbers since we looked.
+    if (is_known_taken(last_place_)) [[unlikely]]
+      taken_ = config_.completions->taken_upto();
   }
   [[gnu::always_inline]] void push_done(const Entry& entry) {
-    note_completion(done_);
     const auto make = [&]() __attribute__((always_inline)) {
       return queues::Completion{
           .wr_id = entry.wr_id, .kind = entry.shape->completion, .qp = config_.qp};
     };
-    if (!config_.completions->push(make, false)) [[unlikely]]
+    if (!config_.completions->push(make, false, &last_place_)) [[unlikely]]
       lost_ = true;
+    note_completion(done_);
   }
   void push_report(const Entry& entry, queues::Status status, Reason reason);
   [[gnu::cold]] void flush_rest();

@@ -11,11 +11,12 @@ using queues::SendWqe;
 
 void SendWindow::push_at_once(std::uint32_t index, std::uint64_t wr_id, queues::CompletionKind kind,
                               std::uint32_t length) {
-  note_completion(index);
   const auto make = [&] {
     return Completion{.wr_id = wr_id, .kind = kind, .byte_length = length, .qp = config_.qp};
   };
-  if (config_.completions->push(make, false)) return;
+  const bool is_told = config_.completions->push(make, false, &last_place_);
+  note_completion(index);
+  if (is_told) return;
   lost_ = true;
   settle();
 }

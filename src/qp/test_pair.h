@@ -11,7 +11,11 @@ namespace verbena::qp {
 
 class Pair final : public QpEvents {
  public:
-  explicit Pair(QpConfig wanted = {}) : shared(8, 2), qp(complete(wanted)) {}
+  // `completed`: how many completions its completion queue seems to have had before.
+  explicit Pair(QpConfig wanted = {}, std::uint32_t completed = 0)
+      : sends(64, nullptr, queues::Pushers::kAny, {.first = completed}),
+        shared(8, 2),
+        qp(complete(wanted)) {}
 
   // RESET to `state` with all attributes that the moves need.
   void move_to(QpState state) {
@@ -55,7 +59,7 @@ class Pair final : public QpEvents {
   }
 
   TestMemory memory;
-  queues::CompletionQueue sends{64, nullptr};
+  queues::CompletionQueue sends;
   queues::CompletionQueue receives{64, nullptr};
   queues::ReceiveQueue shared;
   QpAttributes values{.path_mtu = 5,

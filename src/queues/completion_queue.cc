@@ -33,15 +33,25 @@ CompletionQueue::CompletionQueue(std::uint32_t capacity, CompletionEvents* event
       events_(events),
       extras_(extras),
       is_push_locked_(pushers == Pushers::kAny || extras.clock),
-      has_listeners_(pushers == Pushers::kAny) {
+      has_listeners_(pushers == Pushers::kAny),
+      room_upto_(extras.first),
+      tail_(extras.first),
+      head_(extras.first),
+      moved_upto_(extras.first) {
   VERBENA_ASSERT(capacity >= 1);
   use(kPlacesMin);
 }
 
-bool CompletionQueue::push(const Completion& completion, bool solicited) {
-  if (!is_push_locked_.load(std::memory_order_relaxed)) [[likely]]
+bool CompletionQueue::push(const Completion& completion, bool solicited, std::uint32_t* place) {
+  const auto tell_place = [&] {
+    if (place) *place = tail_.load(std::memory_order_relaxed) + 1;
+  };
+  if (!is_push_locked_.load(std::memory_order_relaxed)) [[likely]] {
+    tell_place();
     return tell(push_alone(completion, solicited));
+  }
   std::unique_lock guard(push_lock_);
+  tell_place();
   Pushed pushed = Pushed::kQuietly;
   if (extras_.clock) [[unlikely]] {
     Completion stamped = completion;
@@ -168,19 +178,59 @@ void CompletionQueue::arm(Arm what) {
   if (what == Arm::kNo) moderated_ = 0;
 }
 
+// With take_lock_.
+std::uint32_t CompletionQueue::origin_of(std::uint32_t index) const {
+  const std::uint32_t nth = moved_upto_.load(std::memory_order_relaxed) - 1 - index;
+  return nth < moved_ ? origins_[nth] : index;
+}
+
+std::uint32_t CompletionQueue::taken_of_moved() {
+  const std::lock_guard guard(take_lock_);
+  const std::uint32_t head = head_.load(std::memory_order_relaxed);
+  const std::uint32_t origin = origin_of(head);
+  // They were taken long ago: the numbers have gone half around.
+  if (origin == head) {
+    moved_ = 0;
+    moved_upto_.store(head, std::memory_order_relaxed);
+  }
+  return origin;
+}
+
+// What waits moves towards the tail, so that whatever comes next lies where it would have. Where
+// each was pushed is kept for as long as it waits: its place is not free.
 void CompletionQueue::remove(QpNum qp) {
-  const std::lock_guard pushing(push_lock_);
-  const std::lock_guard taking(take_lock_);
+  std::unique_ptr<std::uint32_t[]> origins;
+  for (std::size_t room = 0;;) {
+    const std::uint32_t head = head_.load(std::memory_order_acquire);
+    const std::uint32_t waiting = tail_.load(std::memory_order_relaxed) - head;
+    if (waiting > room) {
+      // Not under the locks, which others wait for. Without it places are free too early.
+      room = std::size_t{waiting} + waiting / 2 + kPlacesMin;
+      origins.reset(new (std::nothrow) std::uint32_t[room]);
+    }
+    const std::lock_guard pushing(push_lock_);
+    const std::lock_guard taking(take_lock_);
+    if (tail_.load(std::memory_order_relaxed) - head_.load(std::memory_order_relaxed) > room)
+      continue;
+    return remove(qp, std::move(origins));
+  }
+}
+
+void CompletionQueue::remove(QpNum qp, std::unique_ptr<std::uint32_t[]> origins) {
   const std::uint32_t head = head_.load(std::memory_order_relaxed);
   const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
-  // Towards the tail: none may seem to wait at a place that it was taken from.
   std::uint32_t kept = tail;
   for (std::uint32_t index = tail; index != head;) {
     const Completion& completion = *place_of(--index);
     if (completion.qp == qp) continue;
     --kept;
+    if (origins) origins[tail - 1 - kept] = origin_of(index);
     if (kept != index) *place_of(kept) = completion;
   }
+  if (kept == head) return;
+  moved_ = origins ? tail - kept : 0;
+  origins_ = std::move(origins);
+  moved_upto_.store(tail, std::memory_order_relaxed);
   head_.store(kept, std::memory_order_release);
 }
 

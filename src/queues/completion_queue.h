@@ -128,6 +128,7 @@ class CompletionQueue {
     std::uint64_t (*clock)() = nullptr;  // for timestamps
     // A full queue forgets its oldest completion instead of failing.
     bool ignores_overrun = false;
+    std::uint32_t first = 0;  // how many completions it seems to have had
   };
   // `capacity` completions, at least 1. `events` may be null.
   CompletionQueue(std::uint32_t capacity, CompletionEvents* events,
@@ -139,15 +140,21 @@ class CompletionQueue {
 
   // False when full: the completion is lost, the queue is in error for good, and the caller's queue
   // pair must fail. `solicited`: a receive whose sender asked for an event; an unsuccessful
-  // completion always counts as solicited.
-  [[nodiscard]] bool push(const Completion& completion, bool solicited);
+  // completion always counts as solicited. `place`: where to write down its place, for
+  // is_waiting_at(); also where it is lost.
+  [[nodiscard]] bool push(const Completion& completion, bool solicited,
+                          std::uint32_t* place = nullptr);
   // The same for the one that make() gives: it is built in its place.
   template <class Make>
     requires std::is_invocable_r_v<Completion, Make>
-  [[nodiscard, gnu::always_inline]] bool push(const Make& make, bool solicited) {
+  [[nodiscard, gnu::always_inline]] bool push(const Make& make, bool solicited,
+                                              std::uint32_t* place = nullptr) {
+    if (is_push_locked_.load(std::memory_order_relaxed)) [[unlikely]]
+      return push(make(), solicited, place);
     const std::uint32_t tail = tail_.load(std::memory_order_relaxed);
-    if (is_push_locked_.load(std::memory_order_relaxed) || tail == room_upto_) [[unlikely]]
-      return push(make(), solicited);
+    if (tail == room_upto_) [[unlikely]]
+      return push(make(), solicited, place);
+    if (place) *place = tail + 1;
     new (place_of(tail)) Completion(make());
     tail_.store(tail + 1, std::memory_order_release);
     return true;
@@ -166,15 +173,17 @@ class CompletionQueue {
   void push_written(std::uint32_t count) {
     tail_.store(tail_.load(std::memory_order_relaxed) + count, std::memory_order_release);
   }
-  // Where the next completion goes, and whether it waits to be taken since. Any number but 0; where
-  // pushes meet it may be that of an earlier one.
-  std::uint32_t next_place() const { return tail_.load(std::memory_order_relaxed) + 1; }
-  bool is_waiting_at(std::uint32_t place) const {
-    const std::uint32_t head = head_.load(std::memory_order_relaxed);
-    return place != 0 && place - 1 - head < tail_.load(std::memory_order_relaxed) - head;
+  // Whether the completion that was pushed to that place waits to be taken since. 0 is no place; of
+  // 2^32 one has it, and never seems to wait.
+  bool is_waiting_at(std::uint32_t place) {
+    const std::uint32_t taken = taken_upto();
+    return place != 0 && place - 1 - taken < tail_.load(std::memory_order_relaxed) - taken;
   }
   // All places up to this one were taken.
-  std::uint32_t taken_upto() const { return head_.load(std::memory_order_relaxed); }
+  std::uint32_t taken_upto() {
+    const std::uint32_t head = head_.load(std::memory_order_acquire);
+    return is_before(head, moved_upto_.load(std::memory_order_relaxed)) ? taken_of_moved() : head;
+  }
 
   // From now on pushes may meet. The first caller returns before that is true: it waits until every
   // push that began before the call has ended, then lets others push.
@@ -227,6 +236,13 @@ class CompletionQueue {
   // All below: by the one who pushes.
   Pushed push_alone(const Completion& completion, bool solicited);
   bool make_room(std::uint32_t tail);
+  static bool is_before(std::uint32_t one, std::uint32_t other) {
+    return static_cast<std::int32_t>(one - other) < 0;
+  }
+  // With both locks; null: there is no memory for it.
+  void remove(QpNum qp, std::unique_ptr<std::uint32_t[]> origins);
+  std::uint32_t taken_of_moved();
+  std::uint32_t origin_of(std::uint32_t index) const;
   void use_twice_as_much(std::uint32_t tail);
   void use(std::uint32_t places);
   bool tell(Pushed pushed);
@@ -251,10 +267,14 @@ class CompletionQueue {
   Arm armed_ = Arm::kNo;
   std::uint32_t moderate_count_ = 0;
   std::uint32_t moderated_ = 0;  // completions that wait for others
-  std::uint32_t room_upto_ = 0;  // as far as the tail may go without a look at the head
-  std::atomic<std::uint32_t> tail_{0};
+  std::uint32_t room_upto_;      // as far as the tail may go without a look at the head
+  std::atomic<std::uint32_t> tail_;
   alignas(64) BiasedLock take_lock_;
-  std::atomic<std::uint32_t> head_{0};
+  std::atomic<std::uint32_t> head_;
+  // remove() has moved what waits below this index: to where each was pushed, the last one first.
+  std::atomic<std::uint32_t> moved_upto_;
+  std::uint32_t moved_ = 0;  // so many
+  std::unique_ptr<std::uint32_t[]> origins_;
 };
 
 }  // namespace verbena::queues

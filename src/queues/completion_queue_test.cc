@@ -210,7 +210,10 @@ TEST(CompletionQueue, TouchesOnlyTheMemoryItUses) {
 // A completion queue beside what a list would do; each step is one call on both.
 struct CompletionModel {
   explicit CompletionModel(SeededRandom& source)
-      : random(source), capacity(small(9) + 1), queue(capacity, &events) {}
+      : random(source),
+        capacity(small(9) + 1),
+        // Often about to wrap.
+        queue(capacity, &events, Pushers::kAny, {.first = small(4) * 0x40000000u - small(300)}) {}
 
   std::uint32_t small(std::uint32_t bound) {
     return static_cast<std::uint32_t>(random.below(bound));
@@ -225,9 +228,7 @@ struct CompletionModel {
   void remove() {
     const QpNum qp{small(3)};
     queue.remove(qp);
-    std::erase_if(list, [&](const Completion& c) { return c.qp == qp; });
-    // What is left may lie further on than it did.
-    waits_at.clear();
+    std::erase_if(list, [&](const Waiting& each) { return each.completion.qp == qp; });
   }
 
   void resize() {
@@ -242,12 +243,9 @@ struct CompletionModel {
     const std::size_t got = queue.poll(out);
     ASSERT_EQ(got, std::min(out.size(), list.size()));
     for (std::size_t i = 0; i < got; ++i) {
-      ASSERT_EQ(out[i].wr_id, list.front().wr_id);
+      ASSERT_EQ(out[i].wr_id, list.front().completion.wr_id);
+      taken_from.push_back(list.front().place);
       list.pop_front();
-      if (waits_at.size() > list.size()) {
-        taken_from.push_back(waits_at.front());
-        waits_at.pop_front();
-      }
     }
   }
 
@@ -258,15 +256,14 @@ struct CompletionModel {
     if (random.one_in(4)) completion.status = Status::kRetryExceeded;
     const bool solicited = random.one_in(3);
     const bool fits = list.size() < capacity && !overrun;
-    const std::uint32_t place = queue.next_place();
-    ASSERT_EQ(queue.push(completion, solicited), fits);
+    std::uint32_t place = 0;
+    ASSERT_EQ(queue.push(completion, solicited, &place), fits);
     if (!fits) {
       if (!overrun) armed = Arm::kNo;  // as CountedEvents does
       overrun = true;
       return;
     }
-    list.push_back(completion);
-    waits_at.push_back(place);
+    list.push_back({completion, place});
     const bool is_solicited = solicited || completion.status != Status::kSuccess;
     if (armed == Arm::kNext || (armed == Arm::kSolicited && is_solicited)) {
       ++expected_events;
@@ -286,8 +283,11 @@ struct CompletionModel {
   CountedEvents events;
   std::uint32_t capacity;
   CompletionQueue queue;
-  std::deque<Completion> list;
-  std::deque<std::uint32_t> waits_at;  // of the last of these
+  struct Waiting {
+    Completion completion;
+    std::uint32_t place;
+  };
+  std::deque<Waiting> list;
   std::vector<std::uint32_t> taken_from;
   Arm armed = Arm::kNo;
   int expected_events = 0;
@@ -304,8 +304,8 @@ TEST(CompletionQueue, AgreesWithAModel) {
       ASSERT_EQ(model.queue.empty(), model.list.empty());
       ASSERT_EQ(model.events.completions, model.expected_events);
       ASSERT_EQ(model.events.overruns, model.overrun ? 1 : 0);
-      for (const std::uint32_t place : model.waits_at)
-        ASSERT_TRUE(model.queue.is_waiting_at(place));
+      for (const auto& [_, place] : model.list)
+        ASSERT_EQ(model.queue.is_waiting_at(place), place != 0) << place;
       for (const std::uint32_t place : model.taken_from)
         ASSERT_FALSE(model.queue.is_waiting_at(place));
     }

@@ -112,7 +112,7 @@ class SendQueue {
 
   // A work request's place is the program's again once its completion was taken (IBTA vol 1,
   // 10.8.5.1): who posts until there is no room finds room in the completion queue, too. Where that
-  // of the last one in the stride of `index` lies (CompletionQueue::next_place()), or 0.
+  // of the last one in the stride of `index` lies (CompletionQueue::push()), or 0.
   void completed(std::uint32_t index, std::uint32_t place) { completed_at_[index & mask_] = place; }
   std::uint32_t completed_at(std::uint32_t index) const { return completed_at_[index & mask_]; }
 
