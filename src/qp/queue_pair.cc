@@ -46,7 +46,7 @@ std::uint64_t total_length(std::span<const Sge> sges) {
 QueuePair::QueuePair(const QpConfig& config)
     : lock_(config.lock ? config.lock : &own_lock_),
       config_(config),
-      may_bypass_queue_(config.xrc == Xrc::kNo && !config.tags),
+      may_bypass_queue_(config.xrc == Xrc::kNo && !config.tags && config.send_depth != 0),
       send_queue_(send_depth_of(config), send_sge_max_of(config), inline_max_of(config)),
       own_receives_(receives_for(config)),
       window_({.type = config.type,
@@ -76,6 +76,7 @@ QueuePair::QueuePair(const QpConfig& config)
                       : nullptr) {
   // What there is may be more than what was asked for.
   config_.send_depth = config.send_depth == 0 ? 0 : std::bit_ceil(config.send_depth);
+  if (config.tags) program_ = std::make_unique<ProgramPlaces>(config_.send_depth);
 }
 
 // -- states -------------------------------------------------------------------------------------
@@ -151,6 +152,7 @@ void QueuePair::start_afresh() {
   window_.reset();
   responder_.reset();
   if (rendezvous_) rendezvous_->forget();
+  if (program_) program_->forget();
   config_.regions->windows().release(config_.number);
   // What was not polled yet belongs to a life that is over (10.3.1.1: removed).
   config_.send_completions->remove(config_.number);
@@ -248,12 +250,19 @@ Result<void, PostError> QueuePair::post_send(const SendRequest& request) {
   if (!is_inline && request.sges.size() > send_queue_.sge_max())
     return refuse(PostError::kTooManySges);
   SendWqe* wqe = send_queue_.room();
-  if (!wqe || !window_.has_place() || (rendezvous_ && used() >= config_.send_depth))
-    return refuse(PostError::kFull);
+  if (!wqe || !window_.has_place() || !has_program_places(1)) return refuse(PostError::kFull);
   fill(*wqe, request);
+  if (program_) program_->posted(send_queue_.posted());
   send_queue_.post();
   if (state() == QpState::kError || state() == QpState::kSendError) window_.flush();
   return {};
+}
+
+bool QueuePair::has_program_places(std::size_t count) const {
+  if (!program_ || count == 0) return true;
+  if (count > config_.send_depth) return false;
+  const auto former = program_->former(count - 1);
+  return !former || window_.has_left(*former);
 }
 
 void QueuePair::fill(SendWqe& wqe, const SendRequest& request) const {

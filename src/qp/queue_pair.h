@@ -122,7 +122,7 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   // So many work requests can be posted.
   bool has_room(std::size_t count) const {
     return count <= config_.send_depth - used() &&
-           window_.places(static_cast<std::uint32_t>(count)) == count;
+           window_.places(static_cast<std::uint32_t>(count)) == count && has_program_places(count);
   }
   // Nothing is received any more, and what was being received never was: it is about to go.
   void abandon();
@@ -188,6 +188,8 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   std::uint32_t used() const {
     return send_queue_.used() - (rendezvous_ ? rendezvous_->places() : 0);
   }
+  // As many as it has, where the send queue has more.
+  bool has_program_places(std::size_t count) const;
   void post_rendezvous();
   void take_values(const QpAttributes& wanted, std::uint32_t mask);
   void enter(QpState to);
@@ -208,7 +210,8 @@ class QueuePair final : SendWindow::Owner, Responder::Owner {
   std::unique_ptr<queues::ReceiveQueue> own_receives_;
   SendWindow window_;
   Responder responder_;
-  std::unique_ptr<RendezvousQueue> rendezvous_;  // where tags are matched
+  std::unique_ptr<RendezvousQueue> rendezvous_;  // where tags are matched,
+  std::unique_ptr<ProgramPlaces> program_;       // and who else posts there
 };
 
 }  // namespace verbena::qp

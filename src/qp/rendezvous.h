@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <optional>
+#include <vector>
 
 #include "qp/operation.h"
 #include "qp/reason.h"
@@ -14,6 +15,24 @@
 #include "queues/work_queue.h"
 
 namespace verbena::qp {
+
+// The indices of the program's last work requests, as many as it has places. With the queue pair's
+// lock.
+class ProgramPlaces {
+ public:
+  explicit ProgramPlaces(std::uint32_t count) : last_(count) {}
+  // Of the one whose place the `nth` from now on takes, from 0 on; none: nobody's.
+  std::optional<std::uint32_t> former(std::size_t nth) const {
+    const std::uint64_t number = posted_ + nth;
+    return number < last_.size() ? std::nullopt : std::optional(last_[number % last_.size()]);
+  }
+  void posted(std::uint32_t index) { last_[posted_++ % last_.size()] = index; }
+  void forget() { posted_ = 0; }
+
+ private:
+  std::vector<std::uint32_t> last_;
+  std::uint64_t posted_ = 0;
+};
 
 // With the queue pair's lock.
 class RendezvousQueue {
