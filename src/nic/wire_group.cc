@@ -19,7 +19,8 @@
 namespace verbena::nic {
 namespace {
 
-constexpr Duration kFetchPatience = Duration::seconds(6);
+// All that follow, and what the group waits for by itself: else whoever asks does not hear why.
+constexpr Duration kFetchPatience = Duration::seconds(12);
 constexpr Duration kLockPatience = Duration::seconds(5);
 constexpr Duration kLockPause = Duration::milliseconds(2);
 // A member that is stopped does not answer.

@@ -27,7 +27,7 @@ struct SocketGroup::Join {
   std::set<std::uint64_t> fetched;  // digests
   std::uint16_t position = 0;
   Instant deadline;
-  Instant give_up;  // for answers, where nobody has answered yet
+  Instant give_up;  // of the stage, while nothing is known of the group
 };
 
 }  // namespace verbena::port

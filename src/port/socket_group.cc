@@ -83,14 +83,23 @@ void SocketGroup::join(SlotNumber slot, std::span<const host::PeerId> members, I
 // Everybody who was waited for has answered, or died, or had time enough.
 void SocketGroup::proceed(Instant now) {
   switch (join_->stage) {
-    case Join::Stage::kAsking: join_->stage = Join::Stage::kFetching; return fetch(now);
+    case Join::Stage::kAsking:
+      join_->stage = Join::Stage::kFetching;
+      join_->give_up = now + options_.patience * kLonelyTimes;
+      return fetch(now);
     case Join::Stage::kFetching: return fetch(now);
     case Join::Stage::kSpreading: return finish();
   }
 }
 
-// From one member of each opinion. Mostly there is one.
 void SocketGroup::fetch(Instant now) {
+  if (ask_for_sockets(now)) return;
+  if (is_ignorant()) return fail(GroupError::kSilent);
+  spread(now);
+}
+
+// One member of each opinion. Mostly there is one. False: there is nobody left to ask.
+bool SocketGroup::ask_for_sockets(Instant now) {
   const std::uint64_t ours = digest();
   for (auto& [member, state] : join_->members) {
     if (!state.has_answered || state.was_asked || state.count == 0) continue;
@@ -100,10 +109,9 @@ void SocketGroup::fetch(Instant now) {
     if (!events_.send(member, bytes_of(fetch), nullptr)) continue;
     join_->waiting.insert(member);
     join_->deadline = now + options_.patience;
-    return;
+    return true;
   }
-  if (is_ignorant()) return fail(GroupError::kSilent);
-  spread(now);
+  return false;
 }
 
 bool SocketGroup::is_member() const {
@@ -145,6 +153,9 @@ void SocketGroup::take_answer(host::PeerId from, const GroupMessage& says, host:
     member.count = says.count;
   } else if (says.says == GroupSays::kAll) {
     join_->fetched.insert(member.digest);
+    std::erase_if(join_->waiting, [&](const host::PeerId& other) {
+      return join_->members[other].digest == member.digest;
+    });
   } else if (says.count == 0) {
     LOG_WARN("a member of the socket group could not take a socket");
   }
@@ -300,17 +311,27 @@ void SocketGroup::peer_down(host::PeerId peer, Instant now) {
   if (join_->waiting.erase(peer) != 0 && join_->waiting.empty()) proceed(now);
 }
 
-// Who hears from nobody would take itself for the first one, and steer all packets wrongly.
+// Who knows nothing of a group would take itself for the first one, and steer all packets wrongly.
+// So it waits longer for its first answer.
 bool SocketGroup::is_worth_waiting(Instant now) const {
-  if (join_->stage != Join::Stage::kAsking || now >= join_->give_up) return false;
-  return std::ranges::none_of(join_->members,
-                              [](const auto& each) { return each.second.has_answered; });
+  if (now >= join_->give_up) return false;
+  switch (join_->stage) {
+    case Join::Stage::kAsking:
+      return std::ranges::none_of(join_->members, [](const auto& each) {
+        return each.second.has_answered && each.second.count != 0;
+      });
+    case Join::Stage::kFetching: return is_ignorant();
+    case Join::Stage::kSpreading: return false;
+  }
+  return false;
 }
 
 void SocketGroup::tick(Instant now) {
   if (!join_ || now < join_->deadline) return;
   if (is_worth_waiting(now)) {
     join_->deadline = now + options_.patience;
+    // Another one may be faster; who was asked before may still answer.
+    if (join_->stage == Join::Stage::kFetching) ask_for_sockets(now);
     return;
   }
   stats_.silent_members += join_->waiting.size();

@@ -20,8 +20,8 @@
 // The socket of a new position is bound only after everybody holds it: a newcomer that dies on the
 // way leaves nothing in the kernel's group, and members forget a socket that never was bound. A
 // member that does not answer in time is gone on without; what was sent to it is held by its queue.
-// Where nobody answers, all are waited for longer, and whoever knows nothing of the group then
-// gives up: as its first it would take a position that is another's, and be deaf for good.
+// Whoever knows nothing of the group waits longer, in each of the first two steps, and then gives
+// up: as its first it would take a position that is another's, and be deaf for good.
 //
 // A member that could not even be reached goes on with what it knew. Each position has a turn, one
 // more for each newcomer that takes it, so that whoever asks such a member and others knows who is
@@ -169,6 +169,7 @@ class SocketGroup {
   bool is_member() const;
   bool is_ignorant() const;
   void fetch(Instant now);
+  bool ask_for_sockets(Instant now);
   void proceed(Instant now);
   Result<std::uint16_t, GroupError> choose_position();
   void spread(Instant now);

@@ -56,7 +56,7 @@ class Links final : public GroupEvents {
 
   // Joins with everybody who is there; serves others meanwhile. The lock is waited for.
   bool join() {
-    const auto end = real_now() + Duration::seconds(30);
+    const auto end = real_now() + Duration::seconds(120);
     std::optional<JoinLock> lock;
     while (!(lock = JoinLock::try_take(prefix_ + "join")) && real_now() < end)
       serve(2);
@@ -208,6 +208,7 @@ class Member {
     std::uint16_t port = 0;
     SlotNumber slot{};
     int die_after_holds = -1;
+    Duration patience = GroupOptions().patience;
   };
   explicit Member(const Setup& setup) : slot_(setup.slot) {
     int ends[2];
@@ -254,7 +255,8 @@ class Member {
     return read(pipe_.get(), &what, 1) == 1 ? what : '\0';
   }
   static void run(const Setup& setup, int pipe) {
-    Links links(setup.prefix, {.port = setup.port, .receiver = {.buffer = 1 << 20}});
+    Links links(setup.prefix,
+                {.port = setup.port, .receiver = {.buffer = 1 << 20}, .patience = setup.patience});
     links.die_after_holds = setup.die_after_holds;
     if (!links.take_slot(setup.slot) || !links.join()) return;
     UdpPort port({.port = setup.port});
