@@ -20,9 +20,7 @@ namespace verbena::nic {
 namespace {
 
 // All that follow, and what the group waits for by itself: else whoever asks does not hear why.
-constexpr Duration kFetchPatience = Duration::seconds(12);
-constexpr Duration kLockPatience = Duration::seconds(5);
-constexpr Duration kLockPause = Duration::milliseconds(2);
+constexpr Duration kFetchPatience = JoinWait::kMost + Duration::seconds(10);
 // A member that is stopped does not answer.
 constexpr Duration kReachPatience = Duration::milliseconds(500);
 // Where there are members and none answers.
@@ -199,7 +197,7 @@ void WireGroup::show(SlotNumber slot, const Asker& asker) {
 
 void WireGroup::begin(Instant now) {
   stage_ = Stage::kLocking;
-  lock_until_ = now + kLockPatience;
+  lock_wait_.emplace(now);
   try_lock(now);
 }
 
@@ -207,8 +205,20 @@ void WireGroup::try_lock(Instant now) {
   joining_ = askers_.begin()->first;
   lock_ = port::JoinLock::try_take();
   if (lock_) return reach_members(now);
-  if (now >= lock_until_) return finish(joining_, WireError::kBusy, -1);
-  next_ = now + kLockPause;
+  const auto next = lock_wait_->next(now, marked_slots);
+  if (!next) return finish(joining_, WireError::kBusy, -1);
+  next_ = *next;
+}
+
+// Of all processes on this host.
+std::vector<SlotNumber> WireGroup::marked_slots() {
+  std::vector<SlotNumber> marked;
+  const host::PrivateFd probe(host::raw::datagram_socket());
+  for (std::uint16_t i = 0; i < kSlotCount; ++i) {
+    const Name name = name_of(kMarkerName, {i});
+    if (host::raw::connect(probe.get(), name.get(), name.size) == 0) marked.push_back({i});
+  }
+  return marked;
 }
 
 void WireGroup::reach_members(Instant now) {
@@ -218,13 +228,8 @@ void WireGroup::reach_members(Instant now) {
   members_.clear();
   reaching_.clear();
   has_silent_ = false;
-  const host::PrivateFd probe(host::raw::datagram_socket());
-  for (std::uint16_t i = 0; i < kSlotCount; ++i) {
-    const SlotNumber slot{i};
-    if (is_ours(slot)) continue;
-    const Name name = name_of(kMarkerName, slot);
-    if (host::raw::connect(probe.get(), name.get(), name.size) == 0) reaching_.insert(slot);
-  }
+  for (const SlotNumber slot : marked_slots())
+    if (!is_ours(slot)) reaching_.insert(slot);
   const std::set<SlotNumber> all = reaching_;
   for (const SlotNumber slot : all)
     control_.connect(slot);

@@ -29,6 +29,7 @@
 #include "base/types.h"
 #include "base/unique_fd.h"
 #include "host/control.h"
+#include "nic/join_wait.h"
 #include "port/socket_group.h"
 #include "port/udp_port.h"
 
@@ -54,8 +55,8 @@ class WireGroup final : port::GroupEvents {
   WireGroup& operator=(const WireGroup&) = delete;
 
   // The socket of a slot of ours, in the caller's descriptor table. Joins the group if need be: a
-  // few milliseconds; waits for some seconds at most. Not on the control thread, and without any
-  // lock that it takes.
+  // few milliseconds, and as long as others are before us, up to a minute. Not on the control
+  // thread, and without any lock that it takes.
   Result<UniqueFd, WireError> fetch(SlotNumber slot, RandomSource& random);
   // The socket of any slot of this host, to look at its receive buffer.
   Result<UniqueFd, WireError> fetch_peers(SlotNumber slot, RandomSource& random);
@@ -101,6 +102,7 @@ class WireGroup final : port::GroupEvents {
   void show(SlotNumber slot, const Asker& asker);
   void begin(Instant now);
   void try_lock(Instant now);
+  static std::vector<SlotNumber> marked_slots();
   void reach_members(Instant now);
   void join(Instant now);
   void finish(SlotNumber slot, WireError error, int socket);
@@ -123,7 +125,7 @@ class WireGroup final : port::GroupEvents {
   Stage stage_ = Stage::kIdle;
   SlotNumber joining_;
   std::optional<port::JoinLock> lock_;
-  Instant lock_until_;
+  std::optional<JoinWait> lock_wait_;
   Instant lonely_until_;
   Instant next_ = Instant::never();
   std::set<SlotNumber> reaching_;

@@ -7,20 +7,18 @@ Runs in namespaces of its own, as root or as an ordinary user who may make them.
 """
 
 import argparse
-import contextlib
 import os
 import pathlib
 import random
-import signal
 import subprocess
 import sys
 import tempfile
-import time
 
 sys.dont_write_bytecode = True
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "conformance"))
 import conversations  # noqa: E402
 import library  # noqa: E402
+import many_processes  # noqa: E402
 import rsockets_network  # noqa: E402
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parent.parent / "interop"))
@@ -32,7 +30,6 @@ LONG = os.environ.get("VERBENA_TEST_MODE") == "long"
 ADDRESSES = ("10.9.0.1", "10.9.0.2")
 # The numbers of the GIDs of an interface with all three.
 GIDS = {"link-local": "0", "IPv4": "1", "IPv6": "2"}
-PROCESSES = 40
 
 
 def enter_namespaces():
@@ -351,70 +348,6 @@ def check_recording(path):
     return f"{checker.frames} frames"
 
 
-class Pair:
-    """A server and its client on `lo`, by the wire."""
-
-    def __init__(self, variables, iterations):
-        self.port = library.free_port()
-        self.variables = variables
-        self.words = ["ibv_rc_pingpong", "-c", "-g", "0", "-d", "vrb_lo", "-p", str(self.port)]
-        self.words += ["-s", "20001", "-n", str(iterations)]
-        self.server = library.Program(self.words, variables)
-        self.client = None
-
-    def connect(self):
-        if not library.wait_for(lambda: library.is_listening(self.port), SECONDS):
-            raise library.Failure("the server does not listen\n" + self.server.output())
-        self.client = library.Program([*self.words, "127.0.0.1"], self.variables)
-
-    def both(self):
-        return [one for one in (self.client, self.server) if one]
-
-    def is_done(self):
-        return all(one.process.poll() is not None for one in self.both())
-
-    def check(self):
-        for one in self.both():
-            if one.process.poll() != 0 or "iters in" not in one.output():
-                raise library.Failure(f"{one.process.poll()}\n{one.output()}")
-
-    def kill(self, how=signal.SIGKILL):
-        for one in self.both():
-            with contextlib.suppress(ProcessLookupError):
-                one.process.send_signal(how)
-            one.process.wait()
-
-
-def forty_processes(variables, is_deadly):
-    """They share the port; with `is_deadly`, a third is killed while the others go on."""
-    seed = random.randrange(1 << 32)
-    dice = random.Random(seed)
-    pairs = [Pair(variables, 300) for _ in range(PROCESSES // 2)]
-    try:
-        for pair in pairs:
-            pair.connect()
-        if is_deadly:
-            victims = dice.sample(pairs, len(pairs) // 3)
-            for victim in victims:
-                time.sleep(dice.uniform(0, 0.3))
-                victim.kill()
-                pairs.append(Pair(variables, 300))
-                pairs[-1].connect()
-            pairs = [pair for pair in pairs if pair not in victims]
-        if not library.wait_for(lambda: all(pair.is_done() for pair in pairs), SECONDS, 0.05):
-            stuck = [pair for pair in pairs if not pair.is_done()]
-            raise library.Failure(
-                f"seed {seed}: {len(stuck)} pairs of {len(pairs)} are not done\n"
-                + "\n".join(one.output() for pair in stuck for one in pair.both())
-            )
-        for pair in pairs:
-            pair.check()
-        return f"{len(pairs)} pairs"
-    finally:
-        for pair in pairs:
-            pair.kill()
-
-
 def probe(program, scene, variables):
     """A scene of wire_probe.cc, which has both sides."""
     done = subprocess.run(
@@ -461,8 +394,7 @@ def main():
     report = library.Report(options.only)
     run("ip", "link", "set", "lo", "up")
     on_lo = {**variables, "VERBENA_PATH": "wire"}
-    report.case("forty processes", lambda: forty_processes(on_lo, False))
-    report.case("forty processes, some killed", lambda: forty_processes(on_lo, True))
+    many_processes.run_all(report, on_lo)
     conversations.run_all(report, on_lo)
     for scene in ("exit", "agree", "multicast-errors", "multicast-ipv4"):
         report.case(f"probe: {scene}", lambda s=scene: probe(options.probe, s, on_lo))
