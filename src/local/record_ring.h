@@ -20,6 +20,7 @@
 
 #include "base/assert.h"
 #include "base/prefetch.h"
+#include "base/serial_number.h"
 
 namespace verbena::local {
 
@@ -75,9 +76,6 @@ constexpr void raise(Signal& signal, Signal to) {
 }
 
 constexpr std::uint32_t tag_of(std::uint32_t position) { return position << 1 | 1; }
-constexpr bool is_before(std::uint32_t a, std::uint32_t b) {
-  return static_cast<std::int32_t>(a - b) < 0;
-}
 
 // A word of a record that lies in the ring. Whoever wrote it may write on: it is read once.
 inline std::uint32_t read_once(const std::byte* record, std::size_t offset) {

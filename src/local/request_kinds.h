@@ -56,9 +56,4 @@ constexpr bool has_payload(RequestKind kind) {
          kind == RequestKind::kWrite || kind == RequestKind::kAtomicWrite;
 }
 
-// Counts of operations wrap.
-constexpr bool is_after(std::uint32_t a, std::uint32_t b) {
-  return static_cast<std::int32_t>(a - b) > 0;
-}
-
 }  // namespace verbena::local

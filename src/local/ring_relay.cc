@@ -5,6 +5,7 @@
 #include <cstring>
 #include <utility>
 
+#include "base/serial_number.h"
 #include "local/request_kinds.h"
 
 namespace verbena::local {

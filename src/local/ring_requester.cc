@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/fence.h"
+#include "base/serial_number.h"
 #include "local/request_kinds.h"
 #include "memory/guarded_copy.h"
 

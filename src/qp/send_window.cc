@@ -14,6 +14,7 @@
 #include <cstring>
 
 #include "base/assert.h"
+#include "base/serial_number.h"
 
 namespace verbena::qp {
 
@@ -25,10 +26,6 @@ namespace {
 
 constexpr std::uint8_t kRetryWithoutLimit = 7;
 constexpr std::uint64_t kFrameMin = 14;  // bytes of an Ethernet header
-
-constexpr bool is_before(std::uint32_t a, std::uint32_t b) {
-  return static_cast<std::int32_t>(a - b) < 0;
-}
 
 template <class T>
 std::unique_ptr<std::byte[]> room_for(std::size_t count) {

@@ -19,6 +19,7 @@
 #include <span>
 
 #include "base/result.h"
+#include "base/serial_number.h"
 #include "base/time.h"
 #include "memory/region_table.h"
 #include "qp/opcode.h"
@@ -81,8 +82,7 @@ class SendWindow {
   bool has_place(std::uint32_t nth = 0) const {
     if (is_known_taken(last_place_)) [[likely]]
       return true;
-    const std::uint32_t place = config_.queue->completed_at(config_.queue->posted() + nth);
-    return is_known_taken(place) || has_been_taken(place);
+    return is_taken(config_.queue->completed_at(config_.queue->posted() + nth));
   }
   // So many one behind the other do, of `most`.
   std::uint32_t places(std::uint32_t most) const {
@@ -98,9 +98,7 @@ class SendWindow {
   bool has_left(std::uint32_t index) const {
     const queues::SendQueue& queue = *config_.queue;
     if (queue.posted() - index > queue.depth()) return true;
-    const std::uint32_t place = queue.completed_at(index);
-    return queue.posted() - index > queue.used() &&
-           (is_known_taken(place) || has_been_taken(place));
+    return queue.posted() - index > queue.used() && is_taken(queue.completed_at(index));
   }
   // Of the next work request.
   std::uint32_t posted() const { return config_.queue->posted(); }
@@ -300,10 +298,11 @@ class SendWindow {
                                   const queues::SendWqe& wqe) const;
   std::optional<LocalError> check_sges(const Entry& entry, const queues::SendWqe& wqe) const;
 
-  bool is_known_taken(std::uint32_t place) const {
-    return static_cast<std::int32_t>(place - taken_) <= 0;
-  }
+  bool is_known_taken(std::uint32_t place) const { return !is_after(place, taken_); }
   bool has_been_taken(std::uint32_t place) const;
+  bool is_taken(std::uint32_t place) const {
+    return is_known_taken(place) || has_been_taken(place);
+  }
   // These may end in flush and a call of the owner; afterwards the mode tells.
   void push_at_once(std::uint32_t index, std::uint64_t wr_id, queues::CompletionKind kind,
                     std::uint32_t length);

@@ -14,6 +14,7 @@
 #include <type_traits>
 
 #include "base/biased_lock.h"
+#include "base/serial_number.h"
 #include "base/short_lock.h"
 #include "base/types.h"
 
@@ -236,9 +237,6 @@ class CompletionQueue {
   // All below: by the one who pushes.
   Pushed push_alone(const Completion& completion, bool solicited);
   bool make_room(std::uint32_t tail);
-  static bool is_before(std::uint32_t one, std::uint32_t other) {
-    return static_cast<std::int32_t>(one - other) < 0;
-  }
   // With both locks; null: there is no memory for it.
   void remove(QpNum qp, std::unique_ptr<std::uint32_t[]> origins);
   std::uint32_t taken_of_moved();

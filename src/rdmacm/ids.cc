@@ -7,6 +7,7 @@
 
 #include "base/futex.h"
 #include "base/log.h"
+#include "base/serial_number.h"
 #include "rdmacm/manager.h"
 #include "rdmacm/multicast.h"
 #include "rdmacm/queue_pair.h"
@@ -18,7 +19,7 @@ namespace {
 void wait_until_acknowledged(const Id& id, std::uint32_t fetched) {
   for (;;) {
     const std::uint32_t acknowledged = id.acknowledged.load(std::memory_order_acquire);
-    if (static_cast<std::int32_t>(acknowledged - fetched) >= 0) return;
+    if (!is_before(acknowledged, fetched)) return;
     futex_wait(id.acknowledged, acknowledged, FutexScope::kProcess);
   }
 }
