@@ -90,6 +90,13 @@ AdoptRefusal reason_of_watch(int error) {
   return error == ENOMEM ? AdoptRefusal::kAddressSpace : AdoptRefusal::kNotPlain;
 }
 
+bool is_busy(int error) { return error == EBUSY || error == EAGAIN; }
+
+AdoptRefusal reason_of_move(int error) {
+  if (is_busy(error)) return AdoptRefusal::kPinned;
+  return error == ENOMEM ? AdoptRefusal::kNoMemory : AdoptRefusal::kDenied;
+}
+
 }  // namespace
 
 bool shows(const Mapping& mapping, const FilePlace& place) {
@@ -273,7 +280,7 @@ Result<void, AdoptRefusal> PageMover::carry_piece(std::byte* from, std::size_t l
   if (error == 0) {
     done = write_touched(scratch_, length, place);
   } else {
-    done = refuse(error == EBUSY ? AdoptRefusal::kPinned : AdoptRefusal::kNoMemory);
+    done = refuse(reason_of_move(error));
   }
   if (!done) empty_scratch_into(from, moved);
   raw::advise(scratch_, length, MADV_DONTNEED);
@@ -281,15 +288,17 @@ Result<void, AdoptRefusal> PageMover::carry_piece(std::byte* from, std::size_t l
 }
 
 int PageMover::move_to_scratch(std::byte* from, std::size_t length, std::size_t& done) const {
-  // A page may be busy for a moment: under writeback, or in a short direct I/O.
-  constexpr int kTries = 20;
+  // Each page may be busy for a moment: under writeback, in a short direct I/O, or because the
+  // kernel is about to put its contents elsewhere.
+  constexpr int kTries = 100;
   int tries = 0;
   while (done < length) {
     std::size_t moved = 0;
     const int error = userfault_.move(scratch_ + done, from + done, length - done, moved);
     done += moved;
+    if (moved > 0) tries = 0;
     if (error == 0 || moved > 0) continue;
-    if ((error != EBUSY && error != EAGAIN) || ++tries == kTries) return error;
+    if (!is_busy(error) || ++tries == kTries) return error;
     sched_yield();
   }
   return 0;
