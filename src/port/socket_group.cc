@@ -98,12 +98,14 @@ void SocketGroup::fetch(Instant now) {
   spread(now);
 }
 
-// One member of each opinion. Mostly there is one. False: there is nobody left to ask.
+// One member of each opinion. Mostly there is one. False: there is nobody left to ask. Who is no
+// member may have been given all sockets, but has not heard of everything: it asks in any case.
 bool SocketGroup::ask_for_sockets(Instant now) {
+  const bool knows_ours = is_member();
   const std::uint64_t ours = digest();
   for (auto& [member, state] : join_->members) {
     if (!state.has_answered || state.was_asked || state.count == 0) continue;
-    if (state.digest == ours || join_->fetched.contains(state.digest)) continue;
+    if ((knows_ours && state.digest == ours) || join_->fetched.contains(state.digest)) continue;
     state.was_asked = true;
     const GroupMessage fetch{.says = GroupSays::kFetch, .round = join_->round};
     if (!events_.send(member, bytes_of(fetch), nullptr)) continue;

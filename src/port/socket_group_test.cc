@@ -92,6 +92,20 @@ TEST_F(SocketGroupTest, FortyMembersComeGoAndAreKilled) {
     EXPECT_EQ(member->ask().positions, 40u) << "the dead were replaced";
 }
 
+// Whoever is there as others join is given their sockets, long before it has its turn.
+TEST_F(SocketGroupTest, TenWaitForTheirTurnTogether) {
+  for (std::uint16_t slot = 0; slot < 10; ++slot) {
+    members.push_back(std::make_unique<Member>(
+        Member::Setup{.prefix = prefix, .port = number, .slot = {slot}, .waits = true}));
+    ASSERT_TRUE(members.back()->wait_reachable());
+  }
+  for (const auto& member : members)
+    member->let_join();
+  for (const auto& member : members)
+    ASSERT_TRUE(member->wait_joined());
+  expect_steered("when all have joined");
+}
+
 TEST_F(SocketGroupTest, ANewcomerMayDieAtAnyStep) {
   for (const std::uint16_t slot : std::to_array<std::uint16_t>({3, 50, 20}))
     start_joined(slot);
@@ -293,6 +307,22 @@ TEST_F(GroupSlownessTest, TheOnlyOneWithAnOpinionHasTime) {
   ASSERT_TRUE(newcomer.is_joining());
   hear_all(kPeer, 6);
   EXPECT_EQ(count(GroupSays::kFetch), 1u);
+  EXPECT_EQ(count(GroupSays::kHold), 2u);
+}
+
+// As it waits for its turn, those before it give it theirs.
+TEST_F(GroupSlownessTest, WhoHoldsAllSocketsBeforeItJoinsAsksToo) {
+  hear(kPeer, 0, {.says = GroupSays::kHold, .slot = 9, .value = 1}, dup(sockets[0].get()));
+  newcomer.message(kPeer, bytes_of(GroupMessage{.says = GroupSays::kAsk}), host::PrivateFd(), {});
+  const GroupMessage theirs_too = around.sent.back();  // who holds the same says the same
+  around.sent.clear();
+  join();
+  for (const host::PeerId member : {kPeer, kOtherPeer})
+    hear(member, 0,
+         {.says = GroupSays::kHolding, .count = theirs_too.count, .value = theirs_too.value});
+  ASSERT_EQ(around.failure, std::nullopt);
+  EXPECT_EQ(count(GroupSays::kFetch), 1u);
+  hear_all(kPeer, 0);
   EXPECT_EQ(count(GroupSays::kHold), 2u);
 }
 

@@ -209,6 +209,7 @@ class Member {
     SlotNumber slot{};
     int die_after_holds = -1;
     Duration patience = GroupOptions().patience;
+    bool waits = false;  // for let_join(), when others can reach it
   };
   explicit Member(const Setup& setup) : slot_(setup.slot) {
     int ends[2];
@@ -227,6 +228,8 @@ class Member {
   ~Member() { kill_now(); }
 
   SlotNumber slot() const { return slot_; }
+  bool wait_reachable() { return answer() == 'l'; }
+  void let_join() { EXPECT_EQ(write(pipe_.get(), "j", 1), 1); }
   // After the fork, so that several join at the same time. False: it is dead.
   bool wait_joined() { return answer() == 'j'; }
   MemberState ask(char what = 's') {
@@ -258,7 +261,10 @@ class Member {
     Links links(setup.prefix,
                 {.port = setup.port, .receiver = {.buffer = 1 << 20}, .patience = setup.patience});
     links.die_after_holds = setup.die_after_holds;
-    if (!links.take_slot(setup.slot) || !links.join()) return;
+    if (!links.take_slot(setup.slot)) return;
+    char begin = 0;
+    if (setup.waits && (write(pipe, "l", 1) != 1 || read(pipe, &begin, 1) != 1)) return;
+    if (!links.join()) return;
     UdpPort port({.port = setup.port});
     const int socket = dup(links.group().socket_of(setup.slot)->get());
     if (!port.add_receiver(setup.slot, UniqueFd(socket))) return;
