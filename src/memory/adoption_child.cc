@@ -17,7 +17,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <ctime>
 #include <utility>
 
 #include "memory/adoption_table.h"
@@ -62,11 +61,6 @@ void copy_in_place(std::byte* begin, std::size_t length, int rights) {
   }
 }
 
-void wait_a_moment() {
-  constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 1'000'000};
-  syscall(SYS_nanosleep, &kPause, nullptr);
-}
-
 }  // namespace
 
 // The thread that forks may itself be waiting for us: handlers of the program that run after ours,
@@ -84,7 +78,7 @@ bool AdoptionTable::lock_between_forks() {
     if (i < kYields) {
       sched_yield();
     } else {
-      wait_a_moment();
+      raw::nap(1000);
     }
   }
   fork_given_up_ = forks_.load(std::memory_order_relaxed);

@@ -51,10 +51,7 @@ Instant read_clock(clockid_t clock) {
 // CPUCLOCK_PERTHREAD_MASK, CPUCLOCK_SCHED).
 Instant time_of(int thread) { return read_clock(~thread * 8 | 4 | 2); }
 
-void nap() {
-  constexpr timespec kPause{.tv_sec = 0, .tv_nsec = 50'000};
-  syscall(SYS_nanosleep, &kPause, nullptr);
-}
+void nap() { raw::nap(50); }
 
 // Of a small file of /proc; below 0: it is not there, or is not told.
 long read_text(const char* path, char* text, std::size_t size) {

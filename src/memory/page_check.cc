@@ -8,7 +8,6 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <ctime>
 #include <optional>
 
 #include "base/unique_fd.h"
@@ -41,11 +40,6 @@ Presence populate(std::uintptr_t begin, std::size_t length, bool is_written) {
   return errno == EFAULT ? Presence::kNotThere : Presence::kUnknown;
 }
 
-void nap(long microseconds) {
-  const timespec pause{.tv_sec = 0, .tv_nsec = microseconds * 1000};
-  syscall(SYS_nanosleep, &pause, nullptr);
-}
-
 // The map is read without the kernel's lock on it: where a mapping is being replaced (adoption's,
 // of another registration) there is nothing for a moment. msync(2) takes the lock, and does nothing
 // else with MS_ASYNC.
@@ -59,7 +53,7 @@ Presence ask_maps(const PageRange& range) {
     const bool is_mapped =
         syscall(SYS_msync, range.begin, range.end - range.begin, MS_ASYNC) == 0 || errno != ENOMEM;
     if (!is_mapped) break;
-    nap(10);
+    raw::nap(10);
   }
   return seen;
 }
@@ -70,7 +64,7 @@ bool is_there_later(const PageRange& range) {
   constexpr int kTries = 40;
   if (ask_maps(range) == Presence::kNotThere) return false;
   for (int i = 0; i < kTries; ++i) {
-    nap(500);
+    raw::nap(500);
     if (ask_by_populating(range) != Presence::kNotThere) return true;
   }
   return false;

@@ -288,9 +288,10 @@ Result<void, AdoptRefusal> PageMover::carry_piece(std::byte* from, std::size_t l
 }
 
 int PageMover::move_to_scratch(std::byte* from, std::size_t length, std::size_t& done) const {
-  // Each page may be busy for a moment: under writeback, in a short direct I/O, or because the
-  // kernel is about to put its contents elsewhere.
+  // Each page may be busy for a moment: under writeback, in a short direct I/O. Where the kernel
+  // says to try again the page is on its way, maybe to another place, which takes longer.
   constexpr int kTries = 100;
+  constexpr int kTriesAtOnce = 20;
   int tries = 0;
   while (done < length) {
     std::size_t moved = 0;
@@ -299,7 +300,11 @@ int PageMover::move_to_scratch(std::byte* from, std::size_t length, std::size_t&
     if (moved > 0) tries = 0;
     if (error == 0 || moved > 0) continue;
     if (!is_busy(error) || ++tries == kTries) return error;
-    sched_yield();
+    if (error == EAGAIN && tries > kTriesAtOnce) {
+      raw::nap(100);
+    } else {
+      sched_yield();
+    }
   }
   return 0;
 }

@@ -13,6 +13,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <ctime>
 
 namespace verbena::memory::raw {
 
@@ -96,6 +97,10 @@ inline long write_at(int fd, const void* from, std::size_t length, std::uint64_t
 }
 inline std::int64_t seek(int fd, std::uint64_t offset, int whence) {
   return syscall(SYS_lseek, fd, static_cast<long>(offset), whence);
+}
+inline void nap(long microseconds) {  // below a million
+  const timespec pause{.tv_sec = 0, .tv_nsec = microseconds * 1000};
+  syscall(SYS_nanosleep, &pause, nullptr);
 }
 template <class Argument>
 int control(int fd, unsigned long request, Argument* argument) {
