@@ -28,12 +28,13 @@
 #   verbena_test(NAME fabric_test SOURCES ... DEPENDS local LABELS sim [TIMEOUT 120] [ARGS ...])
 #     A gtest executable outside src/. Not in a thread sanitizer's build with LABELS sim.
 #   verbena_script_test(NAME perftest COMMAND script args... LABELS conformance [TIMEOUT 600]
-#                       [MODES [IN_OTHERS --brief ...]] [WIRE [IN_WIRE --brief ...]])
+#                       [MODES [IN_OTHERS --brief ...]] [WIRE [IN_WIRE --brief ...]] [ONLY_OTHERS])
 #     Any other test. It prints `SKIP what: why` for each thing it does not do and `FAIL what: why`
 #     for each that fails, and closes with `N passed, N failed` (and `, N skipped`). Exit status 77:
 #     all of it skipped. With MODES it runs with every carrier: as users get it, and, as
 #     perftest_ring and perftest_never, with the ring only and without adopted memory; IN_OTHERS:
 #     arguments for those two. With WIRE also as perftest_wire, by RoCEv2 on the loopback interface.
+#     ONLY_OTHERS: not as users get it, which another test is.
 #   verbena_helper(NAME child SOURCES ... DEPENDS ...)
 #     An executable in bin/test/ that tests start; not installed.
 
@@ -176,12 +177,17 @@ function(verbena_test)
 endfunction()
 
 function(verbena_script_test)
-  cmake_parse_arguments(ARG "MODES;WIRE" "NAME;TIMEOUT" "COMMAND;LABELS;IN_OTHERS;IN_WIRE" ${ARGN})
-  add_test(NAME ${ARG_NAME} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
-  verbena_set_test_properties(${ARG_NAME} "${ARG_LABELS}" "${ARG_TIMEOUT}")
+  cmake_parse_arguments(
+    ARG "MODES;WIRE;ONLY_OTHERS" "NAME;TIMEOUT" "COMMAND;LABELS;IN_OTHERS;IN_WIRE" ${ARGN})
+  if(NOT ARG_ONLY_OTHERS)
+    add_test(NAME ${ARG_NAME} COMMAND ${ARG_COMMAND} WORKING_DIRECTORY "${CMAKE_SOURCE_DIR}")
+    verbena_set_test_properties(${ARG_NAME} "${ARG_LABELS}" "${ARG_TIMEOUT}")
+  endif()
   set(others "")
   if(ARG_MODES)
-    set_property(TEST ${ARG_NAME} APPEND PROPERTY ENVIRONMENT VERBENA_ADOPT=auto)
+    if(NOT ARG_ONLY_OTHERS)
+      set_property(TEST ${ARG_NAME} APPEND PROPERTY ENVIRONMENT VERBENA_ADOPT=auto)
+    endif()
     list(APPEND others VERBENA_PATH=ring VERBENA_ADOPT=never)
   endif()
   if(ARG_WIRE)

@@ -2,6 +2,7 @@
 #include "fixture.h"
 
 #include <chrono>
+#include <cstdlib>
 #include <string>
 #include <thread>
 
@@ -20,6 +21,8 @@ ibv_context* open_loopback() {
 }
 
 }  // namespace
+
+bool is_another_path() { return std::getenv("VERBENA_PATH") || std::getenv("VERBENA_ADOPT"); }
 
 void VerbsTest::SetUp() {
   context.reset(open_loopback());

@@ -30,6 +30,9 @@ struct Destroy {
 template <class Object>
 using Own = std::unique_ptr<Object, Destroy>;
 
+// Whether the tests run once more, by a path that programs do not get by themselves.
+bool is_another_path();
+
 class VerbsTest : public ::testing::Test {
  protected:
   static constexpr std::size_t kBytes = 8192;
