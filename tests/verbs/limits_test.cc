@@ -104,6 +104,7 @@ TEST_F(Limits, AddressHandles) {
 }
 
 TEST_F(Limits, MemoryRegions) {
+  if (is_another_path()) GTEST_SKIP() << "no path has a part in it, and it takes ten seconds";
   fill(told(device.max_mr), 1, [&] {
     return Own<ibv_mr>(ibv_reg_mr(pd.get(), memory.data(), 64, IBV_ACCESS_LOCAL_WRITE));
   });
